@@ -1,0 +1,1 @@
+"""A LangGraph checkpointer that makes agents survive anything."""

@@ -1,0 +1,120 @@
+"""Every error a user of the package can meet, in one tree.
+
+Each message says what happened, with which value, and what to do next. Leaves also derive from
+the built-in exception that a caller would reach for, so that ``except OSError`` still works.
+This module imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+
+class ResilientError(Exception):
+    """Root of all errors raised by langgraph_resilient."""
+
+
+class ConfigurationError(ResilientError, ValueError):
+    """An option, a connection string or a run config has a value that cannot work."""
+
+
+class SaverClosed(ResilientError, RuntimeError):
+    """The saver was used after ``close()``, or after its ``with`` block ended."""
+
+
+# --- values ---------------------------------------------------------------------------------
+
+
+class ValueRefused(ResilientError, TypeError):
+    """A value in the state cannot be stored so that it comes back equal.
+
+    Attributes:
+        channel: the channel (or metadata key) that holds the value.
+        path: where inside the channel, as Python subscripts, e.g. ``['rows'][3].owner``.
+        type_name: qualified name of the offending type.
+    """
+
+    def __init__(self, message: str, *, channel: str = "", path: str = "", type_name: str = ""):
+        super().__init__(message)
+        self.channel = channel
+        self.path = path
+        self.type_name = type_name
+
+
+class TypeNotAllowed(ResilientError, TypeError):
+    """Strict mode: stored data names a type outside the allowlist; it was not restored."""
+
+    def __init__(self, message: str, *, type_name: str = ""):
+        super().__init__(message)
+        self.type_name = type_name
+
+
+# --- storage --------------------------------------------------------------------------------
+
+
+class StorageError(ResilientError):
+    """The database could not do what was asked."""
+
+
+class DatabaseLocked(StorageError, TimeoutError):
+    """Another process held the database for longer than ``busy_timeout``."""
+
+
+class DatabaseFull(StorageError, OSError):
+    """The disk, the quota or the size limit of the process is used up."""
+
+
+class DatabaseReadOnly(StorageError, PermissionError):
+    """The file or its folder cannot be written."""
+
+
+class DatabaseUnreachable(StorageError, OSError):
+    """The file cannot be opened, or an input/output error occurred."""
+
+
+class SchemaTooNew(StorageError):
+    """The file was written by a newer release than the one that opens it."""
+
+
+# --- damage ---------------------------------------------------------------------------------
+
+
+class DataCorrupt(ResilientError):
+    """Stored bytes are not what was written. Other threads stay readable.
+
+    Attributes:
+        thread_id: the thread that is hit, where known.
+        checkpoint_id: the checkpoint that is hit, where known.
+        channel: the channel that is hit, where known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        thread_id: str | None = None,
+        checkpoint_id: str | None = None,
+        channel: str | None = None,
+    ):
+        super().__init__(message)
+        self.thread_id = thread_id
+        self.checkpoint_id = checkpoint_id
+        self.channel = channel
+
+
+class BlobCorrupt(DataCorrupt):
+    """A stored value is missing, cut or altered."""
+
+
+class CheckpointCorrupt(DataCorrupt):
+    """A checkpoint row, or the record of a thread's newest checkpoint, is missing or altered."""
+
+
+class DatabaseCorrupt(DataCorrupt, StorageError):
+    """The database file itself is damaged; SQLite cannot walk its pages."""
+
+
+class TamperDetected(DataCorrupt):
+    """A seal made with the integrity key or the cipher does not fit: the file was edited."""
+
+
+class DecryptionFailed(DataCorrupt):
+    """The cipher has no key for a frame, or a plaintext row stands where a cipher is required."""
