@@ -168,7 +168,9 @@ def _memory() -> Iterator[Requirement]:
         (Bench("run", "files"), "files"),
         (Bench("run", "document"), "document"),
     ):
-        yield _versus("memory", f"peak memory, {what}", bench, "peak", ROUGHLY, scaled=False)
+        for metric, when in (("peak_run", "running"), ("peak", "and reading it all back")):
+            title = f"peak memory, {what}, {when}"
+            yield _versus("memory", title, bench, metric, ROUGHLY, scaled=False)
 
 
 def _delta() -> Iterator[Requirement]:
