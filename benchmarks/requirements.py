@@ -85,7 +85,7 @@ def _versus(
 
 
 def _both_sizes(
-    area: str, title: str, bench: Bench, rival: Probe | float, limit: float, scaled: bool
+    area: str, title: str, bench: Bench, rival: Probe | float, limit: float | None, scaled: bool
 ) -> Iterator[Requirement]:
     for moment, metric in (("while open", "size_open"), ("after close", "size_closed")):
         yield Requirement(
@@ -101,6 +101,8 @@ def _both_sizes(
 def _size() -> Iterator[Requirement]:
     yield from _both_sizes("size", "50 synthetic rounds ≤ 0.55 MB", SHORT, 0.55e6, 1.0, True)
     yield from _both_sizes("size", "200 synthetic rounds ≤ 2.0 MB", CHAT, 2.0e6, 1.0, True)
+    other = Bench("run", "other")
+    yield from _both_sizes("size", "the same with words of other sources", other, 2.0e6, None, True)
     yield _versus("size", "50 synthetic rounds", SHORT, "size_open", None)
     yield _versus("size", "200 synthetic rounds", CHAT, "size_open", None)
     floor = Probe(Bench("floor", "real"), "floor", "bytes")

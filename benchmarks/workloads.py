@@ -6,13 +6,10 @@ and the saver's. A workload knows nothing of savers: it builds a graph around wh
 
 from __future__ import annotations
 
-import argparse
 import base64
 import importlib.util
 import json
 import random
-import subprocess
-import typing
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +29,11 @@ from typing_extensions import TypedDict
 TRAJECTORIES = Path(__file__).resolve().parents[2] / "shared" / "trajectories"
 RECURSION_LIMIT = 10_000
 FIXED_ALLOWANCE = 128 * 1024  # bytes: schema, indexes and rows of a database that holds little
+
+
+# Word sources of the synthetic texts; the other ones show that no size hangs on the first.
+SOURCES = ("argparse", "typing", "subprocess")
+OTHER_SOURCES = ("pydoc_data.topics", "_pydecimal", "turtle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,15 +140,16 @@ class Workload:
 # ---- text ------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1)
-def _words() -> tuple[str, ...]:
-    sources = (Path(str(module.__file__)) for module in (argparse, typing, subprocess))
-    return tuple(word for path in sources for word in path.read_text("utf-8").split())
+@lru_cache(maxsize=2)
+def _words(modules: tuple[str, ...]) -> tuple[str, ...]:
+    specs = [importlib.util.find_spec(module) for module in modules]
+    paths = [Path(spec.origin) for spec in specs if spec is not None and spec.origin]
+    return tuple(word for path in paths for word in path.read_text("utf-8").split())
 
 
-def text(rng: random.Random, size: int) -> str:
+def text(rng: random.Random, size: int, modules: tuple[str, ...] = SOURCES) -> str:
     """Return at least `size` characters, drawn word by word from large source files."""
-    words = _words()
+    words = _words(modules)
     chosen: list[str] = []
     length = 0
     while length < size:
@@ -158,34 +161,38 @@ def text(rng: random.Random, size: int) -> str:
 # ---- conversations ---------------------------------------------------------------------------
 
 
-def _round(rng: random.Random) -> list[BaseMessage]:
+def _round(rng: random.Random, modules: tuple[str, ...]) -> list[BaseMessage]:
     alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
     calls = [
         {
             "name": f"tool{number}",
-            "args": {"query": text(rng, 30), "n": number},
+            "args": {"query": text(rng, 30, modules), "n": number},
             "id": "call_" + "".join(rng.choices(alphabet, k=24)),
         }
         for number in range(3)
     ]
     results = [
         ToolMessage(
-            text(rng, rng.randint(2000, 6000)), tool_call_id=call["id"], name=str(call["name"])
+            text(rng, rng.randint(2000, 6000), modules),
+            tool_call_id=call["id"],
+            name=str(call["name"]),
         )
         for call in calls
     ]
     return [
-        HumanMessage(text(rng, 200)),
-        AIMessage(text(rng, 400), tool_calls=calls),
+        HumanMessage(text(rng, 200, modules)),
+        AIMessage(text(rng, 400, modules), tool_calls=calls),
         *results,
-        AIMessage(text(rng, 1200)),
+        AIMessage(text(rng, 1200, modules)),
     ]
 
 
-def synthetic_conversation(seed: int, rounds: int) -> list[BaseMessage]:
+def synthetic_conversation(
+    seed: int, rounds: int, modules: tuple[str, ...] = SOURCES
+) -> list[BaseMessage]:
     """Return a chat with tools; a round is 200 B, 400 B + 3 calls, 3 results of 2-6 KB, 1.2 KB."""
     rng = random.Random(seed)
-    return [message for _ in range(rounds) for message in _round(rng)]
+    return [message for _ in range(rounds) for message in _round(rng, modules)]
 
 
 def _kind(message: BaseMessage) -> str:
@@ -300,6 +307,12 @@ def chat(scale: Scale) -> Workload:
 def short_chat(scale: Scale) -> Workload:
     """The synthetic chat in one thread, short."""
     return conversations_workload("short", {"chat": synthetic_conversation(0, scale.short_rounds)})
+
+
+def other_chat(scale: Scale) -> Workload:
+    """The long synthetic chat with the words of other sources."""
+    messages = synthetic_conversation(0, scale.rounds, OTHER_SOURCES)
+    return conversations_workload("other", {"chat": messages})
 
 
 def crowd(scale: Scale) -> Workload:
@@ -481,6 +494,7 @@ def document(scale: Scale) -> Workload:
 WORKLOADS: dict[str, Callable[[Scale], Workload | None]] = {
     "chat": chat,
     "short": short_chat,
+    "other": other_chat,
     "crowd": crowd,
     "real": real,
     "picture": picture,
