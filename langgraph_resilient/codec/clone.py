@@ -19,7 +19,8 @@ from uuid import UUID
 
 from langchain_core.messages import BaseMessage
 
-from langgraph_resilient.codec.registry import TypePolicy, Unsupported, reduce, restore
+from langgraph_resilient.codec.naming import TypePolicy, Unsupported
+from langgraph_resilient.codec.registry import reduce, restore
 from langgraph_resilient.codec.types_models import set_dict, set_extra, set_fields_set, set_private
 
 Thaw = Callable[[], Any]

@@ -24,17 +24,14 @@ from langgraph_resilient.codec.clone import (
     freeze,
     message_prototype,
 )
+from langgraph_resilient.codec.naming import TypePolicy, Unresolved, Unsupported, type_name
 from langgraph_resilient.codec.registry import (
     Code,
     Reduced,
-    TypePolicy,
-    Unresolved,
     Unrestored,
-    Unsupported,
     reduce,
     register_families,
     restore,
-    type_name,
 )
 from langgraph_resilient.codec.types_errors import DEGRADED, StandInError, degrade_exception
 from langgraph_resilient.codec.types_models import SECRET_CODES

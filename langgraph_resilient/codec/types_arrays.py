@@ -5,15 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from langgraph_resilient.codec.registry import (
-    Code,
-    Reduced,
-    Reducer,
-    TypePolicy,
-    Unsupported,
-    restores,
-    type_name,
-)
+from langgraph_resilient.codec.naming import TypePolicy, Unsupported, type_name
+from langgraph_resilient.codec.registry import Code, Reduced, Reducer, restores
 
 
 def numpy_family(cls: type) -> Reducer | None:
@@ -103,6 +96,10 @@ def _reduce_array(obj: Any) -> Reduced:
         return Code.NDARRAY, [tree, list(obj.shape), order, cells]
     if obj.dtype.hasobject:
         raise Unsupported("a structured array with object fields cannot be stored", "numpy.ndarray")
+    if obj.dtype.names is not None:  # what lies between the fields is old memory: not for a file
+        clean = sys.modules["numpy"].zeros(obj.shape, obj.dtype, order)
+        clean[...] = obj
+        obj = clean
     return Code.NDARRAY, [tree, list(obj.shape), order, obj.tobytes(order)]
 
 
@@ -117,11 +114,10 @@ def _restore_array(payload: Any, policy: TypePolicy) -> Any:
         for place, cell in enumerate(data):  # one by one: a cell may be a sequence itself
             flat[place] = cell
         return flat.reshape(shape, order=order)
-    array = np.empty(tuple(shape), dtype, order=order)
-    if array.nbytes:
-        # A copy, so that the array owns its memory and can be written to.
-        array[...] = np.ndarray(tuple(shape), dtype, buffer=data, order=order)
-    return array
+    if not data:
+        return np.empty(tuple(shape), dtype, order=order)
+    # A bytearray, so that the array can be written to.
+    return np.ndarray(tuple(shape), dtype, buffer=bytearray(data), order=order)
 
 
 def _reduce_scalar(obj: Any) -> Reduced:

@@ -16,23 +16,17 @@ from decimal import Decimal
 from enum import Enum, Flag
 from typing import Any
 
-from langgraph_resilient.codec.registry import (
-    Code,
-    Reduced,
-    Reducer,
+from langgraph_resilient.codec.naming import (
     TypePolicy,
     Unresolved,
-    Unrestored,
     Unsupported,
     class_ref,
     expr_name,
-    reduces,
-    restores,
-    state_reader,
     type_expr,
     type_name,
-    write_state,
 )
+from langgraph_resilient.codec.registry import Code, Reduced, Reducer, Unrestored, reduces, restores
+from langgraph_resilient.codec.state import state_reader, write_state
 from langgraph_resilient.codec.types_std import datetime_parts, factory_of, factory_ref, in_order
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, so all its state is visible

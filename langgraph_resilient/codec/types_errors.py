@@ -11,20 +11,9 @@ import builtins
 import logging
 from typing import Any
 
-from langgraph_resilient.codec.registry import (
-    Code,
-    Reduced,
-    Reducer,
-    TypePolicy,
-    Unresolved,
-    class_ref,
-    reduces,
-    restores,
-    state_reader,
-    type_name,
-    warn_once,
-    write_state,
-)
+from langgraph_resilient.codec.naming import TypePolicy, Unresolved, class_ref, type_name
+from langgraph_resilient.codec.registry import Code, Reduced, Reducer, reduces, restores, warn_once
+from langgraph_resilient.codec.state import state_reader, write_state
 from langgraph_resilient.errors import TypeNotAllowed
 
 logger = logging.getLogger(__name__)

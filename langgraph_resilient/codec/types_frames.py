@@ -10,15 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from langgraph_resilient.codec.registry import (
-    Code,
-    Reduced,
-    Reducer,
-    TypePolicy,
-    Unsupported,
-    restores,
-    type_name,
-)
+from langgraph_resilient.codec.naming import TypePolicy, Unsupported, type_name
+from langgraph_resilient.codec.registry import Code, Reduced, Reducer, restores
 
 
 def pandas_family(cls: type) -> Reducer | None:
@@ -40,7 +33,7 @@ def pandas_family(cls: type) -> Reducer | None:
     for known, reducer in table:
         if cls is known:
             return reducer
-    if issubclass(cls, pd.Index) and cls.__module__.startswith("pandas."):
+    if issubclass(cls, pd.Index) and cls.__module__.partition(".")[0] == "pandas":
         return _reduce_index
     if issubclass(cls, pd.api.extensions.ExtensionArray):
         return lambda obj: (Code.PD_ARRAY, _array_parts(obj))
@@ -132,9 +125,8 @@ _PARTS: dict[str, Callable[[Any], list[Any]]] = {
 
 def _array_parts(array: Any) -> list[Any]:
     """What an extension array is made of, behind the name of its kind."""
-    pd = sys.modules["pandas"]
-    numpy_dtype = getattr(array.dtype, "isbuiltin", None) is not None
-    if numpy_dtype or isinstance(array, pd.arrays.NumpyExtensionArray):
+    plain = sys.modules["pandas"].arrays.NumpyExtensionArray
+    if isinstance(array.dtype, sys.modules["numpy"].dtype) or type(array) is plain:
         return ["numpy", array.to_numpy()]
     take = _PARTS.get(type(array).__name__)
     if take is None:

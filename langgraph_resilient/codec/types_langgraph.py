@@ -13,18 +13,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
 
-from langgraph_resilient.codec.registry import (
-    Code,
-    Reduced,
-    Reducer,
-    TypePolicy,
-    class_ref,
-    reduces,
-    restores,
-    slot_names,
-    state_reader,
-    write_state,
-)
+from langgraph_resilient.codec.naming import TypePolicy, class_ref
+from langgraph_resilient.codec.registry import Code, Reduced, Reducer, reduces, restores
+from langgraph_resilient.codec.state import slot_names, state_reader, write_state
 from langgraph_resilient.codec.types_classes import expect
 
 

@@ -27,16 +27,8 @@ from langchain_core.messages import (
     ToolMessageChunk,
 )
 
-from langgraph_resilient.codec.registry import (
-    Code,
-    Reduced,
-    Reducer,
-    TypePolicy,
-    always_allow,
-    class_ref,
-    reduces,
-    restores,
-)
+from langgraph_resilient.codec.naming import TypePolicy, always_allow, class_ref
+from langgraph_resilient.codec.registry import Code, Reduced, Reducer, reduces, restores
 from langgraph_resilient.codec.types_classes import expect
 from langgraph_resilient.codec.types_models import (
     model_family,

@@ -15,21 +15,9 @@ import pydantic_core
 from pydantic import BaseModel, SecretBytes, SecretStr, networks
 from pydantic_core import PydanticUndefined
 
-from langgraph_resilient.codec.registry import (
-    Code,
-    Reduced,
-    Reducer,
-    TypePolicy,
-    Unresolved,
-    class_ref,
-    expr_name,
-    reduces,
-    restores,
-    slot_names,
-    state_reader,
-    type_expr,
-    write_state,
-)
+from langgraph_resilient.codec.naming import TypePolicy, Unresolved, class_ref, expr_name, type_expr
+from langgraph_resilient.codec.registry import Code, Reduced, Reducer, reduces, restores
+from langgraph_resilient.codec.state import slot_names, state_reader, write_state
 from langgraph_resilient.codec.types_classes import expect
 from langgraph_resilient.codec.types_errors import degrade_exception
 

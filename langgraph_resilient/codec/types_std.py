@@ -31,18 +31,14 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from langgraph_resilient.codec.registry import (
-    Code,
-    Reduced,
-    Reducer,
+from langgraph_resilient.codec.naming import (
     TypePolicy,
     Unresolved,
     Unsupported,
     class_ref,
-    reduces,
-    restores,
     type_name,
 )
+from langgraph_resilient.codec.registry import Code, Reduced, Reducer, reduces, restores
 
 # --- numbers --------------------------------------------------------------------------------
 
