@@ -133,8 +133,10 @@ _TYPING_FORMS = frozenset(
     | {"DefaultDict", "OrderedDict", "Counter", "Sequence", "Mapping", "Iterable", "Optional"}
 )
 
+# Only what is stored by class name matters here; fixed codes ask nobody.
 _ALWAYS_MODULES = frozenset(
     {"builtins", "langgraph.types", "langgraph.errors", "langgraph.store.base"}
+    | {"langchain_core.exceptions", "pydantic.networks", "pydantic.types"}
 )
 
 _ALWAYS: set[tuple[str, ...]] = {
@@ -143,6 +145,9 @@ _ALWAYS: set[tuple[str, ...]] = {
     ("collections", "Counter"),
     ("collections", "defaultdict"),
     ("langgraph.checkpoint.serde.types", "_DeltaSnapshot"),
+    # A message's `text`, and what a graph's or runnable's stream adds up to.
+    ("langchain_core.messages.base", "TextAccessor"),
+    ("langchain_core.runnables.utils", "AddableDict"),
 }
 
 
@@ -232,7 +237,7 @@ class TypePolicy:
         args = tuple(self.resolve_expr(arg) for arg in rest)
         try:
             return origin[args if len(args) != 1 else args[0]]
-        except TypeError as error:
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise Unresolved(expr_name(expr), f"it takes no such arguments ({error})") from error
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from langgraph_resilient.codec.naming import Unresolved, Unsupported, type_expr, type_name
 
 
+@lru_cache(maxsize=4096)
 def slot_names(cls: type) -> tuple[str, ...]:
     """Attribute names that live in slots of a class and its bases, base first."""
     names: dict[str, None] = {}
@@ -37,6 +38,8 @@ def state_reader(cls: type) -> Callable[[Any], dict[str, Any]]:
     """A function that gives an object's attributes, from ``__dict__`` and from slots."""
     slots, cached = slot_names(cls), cached_names(cls)
     has_dict = cls.__dictoffset__ != 0
+    if has_dict and not slots and not cached:
+        return _read_dict
 
     def read(obj: Any) -> dict[str, Any]:
         state: dict[str, Any] = dict(obj.__dict__) if has_dict else {}
@@ -47,11 +50,20 @@ def state_reader(cls: type) -> Callable[[Any], dict[str, Any]]:
                 continue  # a slot that was never assigned stays so
         for name in cached:
             state.pop(name, None)
-        if "__orig_class__" in state and not _storable(state["__orig_class__"]):
-            del state["__orig_class__"]  # typing's note about Box[T](...): no part of the value
-        return state
+        return _without_odd_alias(state)
 
     return read
+
+
+def _read_dict(obj: Any) -> dict[str, Any]:
+    return _without_odd_alias(obj.__dict__.copy())
+
+
+def _without_odd_alias(state: dict[str, Any]) -> dict[str, Any]:
+    """Drops typing's note about how ``Box[T](...)`` was written, if that cannot be stored."""
+    if "__orig_class__" in state and not _storable(state["__orig_class__"]):
+        del state["__orig_class__"]
+    return state
 
 
 def _storable(expr: Any) -> bool:
@@ -68,12 +80,13 @@ def write_state(obj: Any, state: Mapping[str, Any]) -> None:
     Raises:
         Unresolved: the class has no place for one of them any more.
     """
-    slots = slot_names(type(obj))
-    if not slots and type(obj).__dictoffset__:
+    cls: type = type(obj)
+    slots = slot_names(cls)
+    if not slots and cls.__dictoffset__:
         obj.__dict__.update(state)
         return
     for name, value in state.items():
         try:
             object.__setattr__(obj, name, value)
         except AttributeError as error:
-            raise Unresolved(type_name(type(obj)), f"it has no attribute {name!r}") from error
+            raise Unresolved(type_name(cls), f"it has no attribute {name!r}") from error

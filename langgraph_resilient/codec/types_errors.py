@@ -184,7 +184,7 @@ def _stand_in_text(text: str | None, args: list[Any]) -> str:
 
 def _make(cls: Any, args: list[Any], state: dict[str, Any], more: dict[str, Any]) -> BaseException:
     if not issubclass(cls, BaseException) or not _makeable(cls):
-        raise Unresolved(type_name(cls), "it cannot be made from its arguments")
+        raise TypeError(f"{type_name(cls)} cannot be made from its arguments")
     base = _builtin_base(cls)
     exc: BaseException = base.__new__(cls, *args)
     base.__init__(exc, *args)  # the builtin's own, which sets what str() reads

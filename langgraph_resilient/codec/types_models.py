@@ -15,11 +15,11 @@ import pydantic_core
 from pydantic import BaseModel, SecretBytes, SecretStr, networks
 from pydantic_core import PydanticUndefined
 
-from langgraph_resilient.codec.naming import TypePolicy, Unresolved, class_ref, expr_name, type_expr
+from langgraph_resilient.codec.naming import TypePolicy, class_ref, type_expr
 from langgraph_resilient.codec.registry import Code, Reduced, Reducer, reduces, restores
-from langgraph_resilient.codec.state import slot_names, state_reader, write_state
+from langgraph_resilient.codec.state import cached_names, slot_names, state_reader, write_state
 from langgraph_resilient.codec.types_classes import expect
-from langgraph_resilient.codec.types_errors import degrade_exception
+from langgraph_resilient.codec.types_errors import StandInError, degrade_exception
 
 # Payloads with these codes must not stand readable in the file.
 SECRET_CODES = frozenset({int(Code.SECRET)})
@@ -29,6 +29,9 @@ set_dict: Callable[[Any, Any], None] = BaseModel.__dict__["__dict__"].__set__
 set_fields_set: Callable[[Any, Any], None] = BaseModel.__dict__["__pydantic_fields_set__"].__set__
 set_extra: Callable[[Any, Any], None] = BaseModel.__dict__["__pydantic_extra__"].__set__
 set_private: Callable[[Any, Any], None] = BaseModel.__dict__["__pydantic_private__"].__set__
+
+
+_MODEL_SLOTS = len(slot_names(BaseModel))  # they come first: the base's slots
 
 
 def trim(payload: list[Any], keep: int) -> list[Any]:
@@ -60,6 +63,8 @@ def model_family(cls: type) -> Reducer | None:
 def state_reader_of_model(cls: type) -> Callable[[Any], dict[str, Any]]:
     """As `state_reader`, without the four slots that pydantic itself uses."""
     read, own = state_reader(cls), frozenset(slot_names(BaseModel))
+    if not cached_names(cls) and own.issuperset(slot_names(cls)):
+        return lambda obj: obj.__dict__.copy()
 
     def read_model(obj: Any) -> dict[str, Any]:
         return {name: value for name, value in read(obj).items() if name not in own}
@@ -84,8 +89,8 @@ def _restore_model(payload: Any, policy: TypePolicy) -> Any:
 
 
 def _set_model_dict(obj: Any, state: dict[str, Any]) -> None:
-    slots = [name for name in slot_names(type(obj)) if not name.startswith("__pydantic_")]
-    for name in slots:
+    cls: type = type(obj)
+    for name in slot_names(cls)[_MODEL_SLOTS:]:
         if name in state:
             object.__setattr__(obj, name, state.pop(name))
     set_dict(obj, state)
@@ -117,8 +122,8 @@ def _add_new_private(cls: Any, private: dict[str, Any] | None) -> dict[str, Any]
 def model_v1_family(cls: type) -> Reducer | None:
     """Models of ``pydantic.v1``: ``[class, __dict__, fields set, private attributes]``."""
     # Not imported here: on Python 3.14 importing it warns.
-    main = sys.modules.get("pydantic.v1.main")
-    if main is None or not issubclass(cls, main.BaseModel):
+    main: Any = sys.modules.get("pydantic.v1.main")
+    if not hasattr(main, "BaseModel") or not issubclass(cls, main.BaseModel):
         return None
     ref = class_ref(cls)
 
@@ -254,20 +259,16 @@ def _validation_error(payload: Any) -> Any:
             kind: Any = error["type"]
             pydantic_core.PydanticKnownError(kind, context)
         except (KeyError, TypeError):
-            kind = pydantic_core.PydanticCustomError(error["type"], _template(error), context)
+            kind = pydantic_core.PydanticCustomError(error["type"], error["msg"], context)
         detail = {"type": kind, "loc": tuple(error["loc"]), "input": error["input"]}
         details.append({**detail, "ctx": context} if context else detail)
     return pydantic_core.ValidationError.from_exception_data(title, details)
-
-
-def _template(error: Any) -> Any:
-    """A custom error's message as a template that gives itself."""
-    return error["msg"].replace("{", "{{").replace("}", "}}")
 
 
 @restores(Code.VALIDATION_ERROR)
 def _restore_validation_error(payload: Any, policy: TypePolicy) -> Any:
     try:
         return _validation_error(payload)
-    except (TypeError, ValueError, KeyError) as error:
-        raise Unresolved(expr_name("pydantic_core:ValidationError"), str(error)) from error
+    except (TypeError, ValueError, KeyError):  # another pydantic knows other kinds of errors
+        stored = (int(Code.VALIDATION_ERROR), payload)
+        return StandInError("pydantic_core.ValidationError", payload[1], stored)

@@ -23,10 +23,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables.utils import AddableDict
 from langgraph.errors import GraphInterrupt
 from langgraph.store.base import GetOp, Item, SearchItem
 from langgraph.types import Command, Interrupt, PregelTask, Send, StateSnapshot, TimeoutPolicy
 from property.strategies import decode, encode, roundtrip, same
+from pydantic import HttpUrl, Secret
 
 from langgraph_resilient.codec import registry
 from langgraph_resilient.codec.types import (
@@ -138,6 +140,25 @@ def test_a_memoryview_keeps_format_shape_and_protection() -> None:
     back = roundtrip(view)
     assert back == view
     assert (back.format, back.shape, back.readonly) == ("h", (2, 2), False)
+
+
+def test_time_zones_of_dateutil_come_back() -> None:
+    tz = pytest.importorskip("dateutil.tz")
+    for zone in (tz.tzutc(), tz.tzoffset("X", 3600), tz.tzlocal()):
+        value = datetime(2026, 1, 1, tzinfo=zone)
+        back = roundtrip(value)
+        assert back == value
+        assert back.tzinfo == zone
+        assert type(back.tzinfo) is type(zone)
+    with pytest.raises(Unsupported, match="ZoneInfo"):
+        encode(tz.tzstr("EST5EDT"))
+
+
+def test_time_zones_of_pytz_come_back() -> None:
+    pytz = pytest.importorskip("pytz")
+    value = pytz.timezone("Europe/Berlin").localize(datetime(2026, 7, 1))
+    for zone in (pytz.UTC, pytz.FixedOffset(90), pytz.timezone("Europe/Berlin"), value.tzinfo):
+        assert roundtrip(zone) is zone
 
 
 def test_equal_sets_have_equal_bytes_in_every_process() -> None:
@@ -426,6 +447,14 @@ def test_an_exception_keeps_notes_cause_and_context_but_no_traceback() -> None:
     assert back.__traceback__ is None
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="new in Python 3.11")
+def test_a_group_of_exceptions_comes_back() -> None:
+    group = ExceptionGroup("g", [ValueError(1), Odd(2, text="t")])  # noqa: F821
+    back = roundtrip(group)
+    assert same(back, group)
+    assert same(back.exceptions, group.exceptions)
+
+
 def test_a_chain_of_exceptions_is_cut_also_when_it_is_a_ring() -> None:
     a, b = ValueError("a"), ValueError("b")
     a.__cause__, b.__cause__ = b, a
@@ -626,6 +655,7 @@ def test_strict_mode_takes_the_qualified_and_the_plain_name(name: str) -> None:
 
 def test_strict_mode_allows_the_standard_types_and_messages() -> None:
     value = [Path("a"), Counter("a"), Decimal(1), AIMessage("x"), Command(update={"a": 1}), {1}]
+    value += [HumanMessage("a").text, AddableDict(a=1), HttpUrl("http://x"), Secret[int](1)]
     assert same(decode(encode(value), STRICT), value)
 
 

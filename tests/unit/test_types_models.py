@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import pydantic
 import pytest
@@ -27,8 +27,18 @@ from pydantic import (
     computed_field,
     field_validator,
 )
+from pydantic_core import PydanticCustomError
 
-from langgraph_resilient.codec.types import SECRET_CODES, TypePolicy, Unrestored, reduce, restore
+from langgraph_resilient.codec.types import (
+    SECRET_CODES,
+    StandInError,
+    TypePolicy,
+    Unrestored,
+    Unsupported,
+    degrade_exception,
+    reduce,
+    restore,
+)
 from langgraph_resilient.errors import TypeNotAllowed
 
 T = TypeVar("T")
@@ -241,3 +251,38 @@ def test_a_validation_error_comes_back_with_its_errors(model: Any, data: Any) ->
     assert str(back) == str(caught.value)
     assert type(back) is ValidationError
     assert len(back.errors()) == len(caught.value.errors())
+
+
+def test_a_validation_error_with_what_cannot_be_stored_keeps_its_text() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Positive(n=threading.Lock())  # type: ignore[arg-type]
+    with pytest.raises(Unsupported):
+        encode(caught.value)
+    code, payload = degrade_exception(caught.value)
+    back = restore(code, payload, TypePolicy())
+    assert isinstance(back, StandInError)
+    assert str(back) == str(caught.value)
+
+
+def test_a_validation_error_of_a_users_own_kind_comes_back() -> None:
+    def fail(value: Any) -> Any:
+        raise PydanticCustomError("my_kind", "odd {what} {{x}}", {"what": 3})
+
+    adapter = pydantic.TypeAdapter(Annotated[int, pydantic.AfterValidator(fail)])
+    with pytest.raises(ValidationError) as caught:
+        adapter.validate_python(1)
+    back = roundtrip(caught.value)
+    assert str(back) == str(caught.value)
+    assert back.errors()[0]["type"] == "my_kind"
+
+
+def test_slots_of_a_model_are_kept() -> None:
+    class WithSlot(BaseModel):
+        __slots__ = ("mark",)
+        x: int
+
+    model = WithSlot(x=1)
+    object.__setattr__(model, "mark", [1])
+    back = roundtrip(model)
+    assert back == model
+    assert back.mark == [1]
