@@ -5,11 +5,12 @@ Knows nothing of how objects of a class are stored.
 
 from __future__ import annotations
 
+import logging
 import sys
 import types
 import typing
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -44,6 +45,8 @@ class Unresolved(Exception):
 
 # --- names -----------------------------------------------------------------------
 
+logger = logging.getLogger(__name__)
+
 # Classes that cannot be found by their name (local ones, shadowed ones) but have been seen by
 # this process: they restore as long as somebody else keeps them alive.
 _seen: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
@@ -52,6 +55,16 @@ _seen: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 def type_name(cls: type) -> str:
     """Dotted name of a class, for messages."""
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def safe_text(render: Callable[[Any], str], obj: Any) -> str:
+    """``str`` or ``repr`` of an object; a broken one of a user's class gives the class's name."""
+    try:
+        return render(obj)
+    except Exception as error:  # noqa: BLE001 -- must not keep the value from being stored
+        name = type_name(type(obj))
+        logger.warning("%s of %s failed with %s", render.__name__, name, type(error).__name__)
+        return f"<{name}>"
 
 
 def _lookup(module: str, parts: tuple[str, ...]) -> object | None:

@@ -320,6 +320,7 @@ _ALIASES: tuple[Any, ...] = (
     type(typing.Literal[1]),
     type(typing.Union[int, str]),  # noqa: UP007
     type(int | str),
+    type(typing.Any),  # a class since 3.11, a special form before
 )
 
 

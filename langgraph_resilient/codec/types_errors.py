@@ -8,15 +8,12 @@ an exception whose class is gone or keeps its state in C comes back as `StandInE
 from __future__ import annotations
 
 import builtins
-import logging
 from typing import Any
 
-from langgraph_resilient.codec.naming import TypePolicy, Unresolved, class_ref, type_name
+from langgraph_resilient.codec.naming import TypePolicy, Unresolved, class_ref, safe_text, type_name
 from langgraph_resilient.codec.registry import Code, Reduced, Reducer, reduces, restores, warn_once
 from langgraph_resilient.codec.state import state_reader, write_state
 from langgraph_resilient.errors import TypeNotAllowed
-
-logger = logging.getLogger(__name__)
 
 # An exception chain longer than this is cut: every link costs bytes in each checkpoint's writes.
 _MAX_LINKS = 8
@@ -121,7 +118,13 @@ def _payload(exc: BaseException, *, plain: bool, links: int = _MAX_LINKS) -> lis
                 more[name] = _payload(link, plain=plain, links=links - 1)
     if exc.__suppress_context__:
         more["suppress"] = True
-    payload = [class_ref(cls), args, _text(exc) if _needs_text(cls) else None, state, more]
+    payload = [
+        class_ref(cls),
+        args,
+        safe_text(str, exc)[:_MAX_TEXT] if _needs_text(cls) else None,
+        state,
+        more,
+    ]
     while len(payload) > 2 and not payload[-1]:
         payload.pop()
     return payload
@@ -130,14 +133,6 @@ def _payload(exc: BaseException, *, plain: bool, links: int = _MAX_LINKS) -> lis
 def _needs_text(cls: type) -> bool:
     """Whether `args` may not be enough to read the message when the class is gone."""
     return cls.__module__ != "builtins"
-
-
-def _text(exc: BaseException) -> str:
-    try:
-        return str(exc)[:_MAX_TEXT]
-    except Exception as error:  # noqa: BLE001 -- a broken __str__ must not lose the exception
-        logger.warning("str() of %s failed with %s", type_name(type(exc)), type(error).__name__)
-        return ""
 
 
 def _plain(value: Any, depth: int = 4) -> Any:
@@ -149,11 +144,7 @@ def _plain(value: Any, depth: int = 4) -> Any:
         return [_plain(item, depth - 1) for item in value]
     if depth and kind is dict and all(type(key) is str for key in value):
         return {key: _plain(item, depth - 1) for key, item in value.items()}
-    try:
-        return repr(value)[:_MAX_TEXT]
-    except Exception as error:  # noqa: BLE001 -- a broken __repr__ must not lose the exception
-        logger.warning("repr() of %s failed with %s", type_name(kind), type(error).__name__)
-        return f"<{type_name(kind)}>"
+    return safe_text(repr, value)[:_MAX_TEXT]
 
 
 @restores(Code.EXCEPTION)

@@ -36,6 +36,7 @@ from langgraph_resilient.codec.naming import (
     Unresolved,
     Unsupported,
     class_ref,
+    safe_text,
     type_name,
 )
 from langgraph_resilient.codec.registry import Code, Reduced, Reducer, reduces, restores
@@ -102,7 +103,7 @@ def _sort_key(member: Any) -> Any:
         return (type_name(type(member)), "", [_sort_key(part) for part in member])
     if isinstance(member, frozenset):
         return (type_name(frozenset), "", sorted(map(_sort_key, member)))
-    return (type_name(type(member)), repr(member), [])
+    return (type_name(type(member)), safe_text(repr, member), [])
 
 
 def in_order(members: Iterable[Any]) -> list[Any]:

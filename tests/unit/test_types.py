@@ -738,3 +738,15 @@ def test_a_text_default_is_left_out_whichever_object_it_is() -> None:
     message = HumanMessage("x")
     message.__dict__["type"] = "".join(["hu", "man"])
     assert reduce(message) == reduce(HumanMessage("x"))
+
+
+@dataclasses.dataclass(frozen=True)
+class BadRepr:
+    x: int
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_a_member_of_a_set_with_a_broken_repr_is_no_trouble() -> None:
+    assert roundtrip({BadRepr(1), BadRepr(2)}) == {BadRepr(1), BadRepr(2)}
