@@ -70,7 +70,7 @@ def test_an_array_keeps_its_memory_order() -> None:
         np.complex64(1j),
         np.bool_(True),
         np.datetime64("2026-01-01T00:00", "s"),
-        np.datetime64("NaT"),
+        np.datetime64("NaT", "s"),
         np.timedelta64(3, "D"),
         np.str_("äb"),
         np.str_(""),
