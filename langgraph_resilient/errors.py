@@ -118,3 +118,10 @@ class TamperDetected(DataCorrupt):
 
 class DecryptionFailed(DataCorrupt):
     """The cipher has no key for a frame, or a plaintext row stands where a cipher is required."""
+
+
+# --- demo -----------------------------------------------------------------------------------
+
+
+class DemoFailed(ResilientError, RuntimeError):
+    """A process of ``langgraph-resilient demo`` failed by itself, not by the planned kill."""

@@ -1,0 +1,259 @@
+"""Bytes to compressed frames and back. Knows no SQL and no objects.
+
+A frame is one header byte, a few varints and the payload:
+
+    bits 7-4  format version of frames (not of the schema)
+    bit  3    the content holds references to other blobs
+    bits 2-0  method: how the payload is compressed
+
+Frames of every released version stay readable; numbers are never reused.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+import zstandard
+
+from langgraph_resilient.codec import dictionary
+from langgraph_resilient.errors import DataCorrupt
+
+FRAME_VERSION = 1
+REFERENCES = 0x08
+_SMALLEST = 20
+"""Shorter contents are stored raw: a compressed block costs about as much as it saves."""
+_DICTIONARY_LIMIT = 1 << 16
+"""Longer contents gain nothing from a dictionary."""
+_TEMPLATES_PER_THREAD = 32
+
+
+class Method(IntEnum):
+    """How a payload is compressed."""
+
+    RAW = 0
+    DICTIONARY_1 = 1
+    TEMPLATE = 2
+    PLAIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Bytes that later frames of one thread are compressed against."""
+
+    number: int
+    content: bytes
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Append `value` >= 0 as little-endian groups of seven bits."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at` and the position behind it.
+
+    Raises:
+        DataCorrupt: the bytes end inside the number, or it has more than 64 bits.
+    """
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise DataCorrupt("a number in it is cut off")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+class FrameCodec:
+    """Compresses and decompresses frames; safe to share between threads.
+
+    zstandard contexts are not thread-safe, so each call borrows one from a pool. (One per thread
+    would be made anew all the time: LangGraph runs each graph on threads of its own.)
+
+    Args:
+        level: zstandard level for new frames.
+        max_bytes: largest decompressed size that is accepted.
+    """
+
+    def __init__(self, level: int, max_bytes: int):
+        self._level = level
+        self._max_bytes = max_bytes
+        self._pool: list[_Contexts] = []
+
+    def encode(self, raw: bytes, *, references: bool = False, template: Template | None = None) -> bytes:
+        """The smallest frame for `raw`; raw when compression does not help."""
+        flags = FRAME_VERSION << 4 | (REFERENCES if references else 0)
+        size = len(raw)
+        if size >= _SMALLEST:
+            out = bytearray((flags,))
+            contexts = self._borrow()
+            try:
+                if template is not None:
+                    out[0] |= Method.TEMPLATE
+                    write_varint(out, template.number)
+                    compressor = contexts.template_compressor(template)
+                elif size <= _DICTIONARY_LIMIT:
+                    out[0] |= Method.DICTIONARY_1
+                    compressor = contexts.small_compressor
+                else:
+                    out[0] |= Method.PLAIN
+                    compressor = contexts.large_compressor
+                payload = compressor.compress(raw)
+            finally:
+                self._pool.append(contexts)
+            write_varint(out, size)
+            if len(out) + len(payload) < size + 1:
+                return bytes(out) + payload
+        return bytes((flags | Method.RAW,)) + raw
+
+    def decode(self, frame: bytes, template: Template | None = None) -> bytes:
+        """The content of a frame; `template` must be the one that `template_number` names.
+
+        Raises:
+            DataCorrupt: the frame is malformed, too large or of an unknown version.
+        """
+        if not frame:
+            raise DataCorrupt("it is empty")
+        header = frame[0]
+        if header >> 4 != FRAME_VERSION:
+            raise DataCorrupt(f"its format version {header >> 4} is unknown to this release")
+        method = header & 0x07
+        if method == Method.RAW:
+            return frame[1:]
+        at = 1
+        if method == Method.TEMPLATE:
+            number, at = read_varint(frame, at)
+            if template is None or template.number != number:
+                raise DataCorrupt(f"its template {number} is missing")
+        size, at = read_varint(frame, at)
+        if size > self._max_bytes:
+            raise DataCorrupt(f"it claims {size} bytes; the limit is {self._max_bytes}")
+        return self._decompress(method, frame[at:], size, template)
+
+    def _decompress(self, method: int, payload: bytes, size: int, template: Template | None) -> bytes:
+        contexts = self._borrow()
+        try:
+            if method == Method.DICTIONARY_1:
+                decompressor = contexts.small_decompressor
+            elif method == Method.PLAIN:
+                decompressor = contexts.large_decompressor
+            elif method == Method.TEMPLATE and template is not None:
+                decompressor = contexts.template_decompressor(template)
+            else:
+                raise DataCorrupt(f"its compression method {method} is unknown to this release")
+            raw = decompressor.decompress(payload, max_output_size=size)
+        except zstandard.ZstdError as error:
+            raise DataCorrupt(f"it does not decompress: {error}") from None
+        finally:
+            self._pool.append(contexts)
+        if len(raw) != size:
+            raise DataCorrupt(f"it holds {len(raw)} bytes and should hold {size}")
+        return raw
+
+    def _borrow(self) -> _Contexts:
+        try:
+            return self._pool.pop()
+        except IndexError:
+            return _Contexts(self._level)
+
+
+def template_number(frame: bytes) -> int | None:
+    """Which template a frame needs, or None."""
+    if frame and frame[0] & 0x07 == Method.TEMPLATE:
+        return read_varint(frame, 1)[0]
+    return None
+
+
+def has_references(frame: bytes) -> bool:
+    """Whether the content names other blobs (so that a collector must look inside)."""
+    return bool(frame and frame[0] & REFERENCES)
+
+
+class _Contexts:
+    """zstandard contexts for one call at a time."""
+
+    def __init__(self, level: int):
+        shipped = _shipped(level)
+        self._level = level
+        self.small_compressor = _compressor(level, shipped, _DICTIONARY_LIMIT)
+        self.large_compressor = _compressor(level, None, 0)
+        self.small_decompressor = _decompressor(shipped)
+        self.large_decompressor = _decompressor(None)
+        self._compressors: OrderedDict[int, tuple[bytes, zstandard.ZstdCompressor]] = OrderedDict()
+        self._decompressors: OrderedDict[int, tuple[bytes, zstandard.ZstdDecompressor]] = (
+            OrderedDict()
+        )
+
+    def template_compressor(self, template: Template) -> zstandard.ZstdCompressor:
+        found = self._compressors.get(template.number)
+        if found is not None and found[0] == template.content:
+            return found[1]
+        words = _raw_dictionary(template.content)
+        words.precompute_compress(
+            compression_params=_parameters(self._level, words, _DICTIONARY_LIMIT)
+        )
+        made = _compressor(self._level, words, _DICTIONARY_LIMIT)
+        _remember(self._compressors, template, made)
+        return made
+
+    def template_decompressor(self, template: Template) -> zstandard.ZstdDecompressor:
+        found = self._decompressors.get(template.number)
+        if found is not None and found[0] == template.content:
+            return found[1]
+        made = _decompressor(_raw_dictionary(template.content))
+        _remember(self._decompressors, template, made)
+        return made
+
+
+@lru_cache
+def _shipped(level: int) -> zstandard.ZstdCompressionDict:
+    """The shipped dictionary, prepared once for all contexts of a level."""
+    words = dictionary.load(1)
+    words.precompute_compress(compression_params=_parameters(level, words, _DICTIONARY_LIMIT))
+    return words
+
+
+def _remember(cache: OrderedDict, template: Template, made: object) -> None:  # type: ignore[type-arg]
+    cache[template.number] = (template.content, made)
+    cache.move_to_end(template.number)
+    while len(cache) > _TEMPLATES_PER_THREAD:
+        cache.popitem(last=False)
+
+
+def _raw_dictionary(content: bytes) -> zstandard.ZstdCompressionDict:
+    return zstandard.ZstdCompressionDict(content, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+
+def _compressor(
+    level: int, words: zstandard.ZstdCompressionDict | None, source_size: int
+) -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(
+        compression_params=_parameters(level, words, source_size), dict_data=words
+    )
+
+
+def _parameters(
+    level: int, words: zstandard.ZstdCompressionDict | None, source_size: int
+) -> zstandard.ZstdCompressionParameters:
+    return zstandard.ZstdCompressionParameters.from_level(
+        level,
+        source_size=source_size,
+        dict_size=0 if words is None else len(words),
+        format=zstandard.FORMAT_ZSTD1_MAGICLESS,
+        write_content_size=False,
+        write_checksum=False,
+        write_dict_id=False,
+    )
+
+
+def _decompressor(words: zstandard.ZstdCompressionDict | None) -> zstandard.ZstdDecompressor:
+    return zstandard.ZstdDecompressor(dict_data=words, format=zstandard.FORMAT_ZSTD1_MAGICLESS)

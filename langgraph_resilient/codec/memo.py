@@ -1,0 +1,196 @@
+"""What one thread has already stored, recognised by identity *and* full content.
+
+A chat of a thousand messages is put again after every step; nearly all of it is the same objects
+with the same content. Comparing a live object with a frozen copy of its fields is one C-level
+comparison in which every unchanged leaf is the very same object, so it costs a fraction of a
+microsecond per message, and an old message that was changed in place is still noticed.
+
+Knows no SQL: a reference is an integer that somebody else gave out.
+"""
+
+from __future__ import annotations
+
+import marshal
+from operator import attrgetter
+from typing import Any, Final
+
+from langchain_core.messages import BaseMessage
+
+_ITEMS: Final = 8192
+_LEAVES: Final = 2048
+_PLAIN_LEAVES: Final = frozenset((str, int, float, bool, bytes, type(None)))
+_fields = attrgetter("__dict__")
+_extra = attrgetter("__pydantic_extra__")
+
+
+class _Never:
+    """Equal to nothing, itself included: marks what must be looked at again."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+NEVER: Final = _Never()
+
+
+def freeze(value: Any) -> Any:
+    """A deep copy of plain lists and dicts that shares the immutable leaves.
+
+    Raises:
+        TypeError: something in it is not plain, so that equality would not mean sameness.
+    """
+    kind = type(value)
+    if kind in _PLAIN_LEAVES:
+        return value
+    if kind is dict:
+        return {key: freeze(item) for key, item in value.items()}
+    if kind is list:
+        return [freeze(item) for item in value]
+    raise TypeError(kind.__name__)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is made of exact plain types, so that equality means sameness."""
+    kind = type(value)
+    if kind in _PLAIN_LEAVES:
+        return True
+    if kind is dict:
+        return all(map(is_plain, value.values()))
+    return kind is list and all(map(is_plain, value))
+
+
+class Item:
+    """A message that was stored: the object, a frozen copy of its fields, its reference."""
+
+    __slots__ = ("given", "message", "reference", "snapshot")
+
+    def __init__(self, message: BaseMessage, snapshot: Any, reference: int):
+        self.message = message
+        self.snapshot = snapshot
+        self.reference = reference
+        self.given = None if message.id else frozenset(message.__pydantic_fields_set__)
+
+
+def snapshot_of(message: BaseMessage) -> Any:
+    """A frozen copy of a message's fields, or NEVER when it holds more than plain data."""
+    if message.__pydantic_extra__ or message.__pydantic_private__:
+        return NEVER
+    try:
+        return freeze(message.__dict__)
+    except TypeError:
+        return NEVER
+
+
+class ListMemo:
+    """A list of messages as it was last stored: parallel columns, and their packed references."""
+
+    __slots__ = ("ids", "messages", "references", "snapshots")
+
+    def __init__(self) -> None:
+        self.messages: list[BaseMessage] = []
+        self.ids: list[int] = []
+        self.snapshots: list[Any] = []
+        self.references: list[int] = []
+
+    def prefix(self, values: list[Any]) -> int:
+        """How many leading items are unchanged: all that are remembered, or none.
+
+        Cost: about 0.25 µs per remembered message.
+        """
+        count = len(self.ids)
+        if not count or len(values) < count:
+            return 0
+        head = values if len(values) == count else values[:count]
+        if list(map(id, head)) != self.ids or any(map(_extra, head)):
+            return 0
+        return count if list(map(_fields, head)) == self.snapshots else 0
+
+    def append(self, item: Item) -> None:
+        """Remember one more item at the end."""
+        self.messages.append(item.message)
+        self.ids.append(id(item.message))
+        self.snapshots.append(item.snapshot)
+        self.references.append(item.reference)
+
+
+class Memo:
+    """Everything one thread remembers of what it stored. Not thread-safe: its owner locks."""
+
+    def __init__(self) -> None:
+        self._items: dict[int, Item] = {}
+        self._older: dict[int, Item] = {}
+        self._leaves: dict[int, tuple[Any, int]] = {}
+        self.lists: dict[tuple[int, str], ListMemo] = {}
+        self.plain: dict[tuple[int, str], tuple[bytes, Any]] = {}
+        self.opaque: dict[tuple[int, str], tuple[Any, Any, Any]] = {}
+
+    def clear(self) -> None:
+        """Forget everything: some reference may no longer be true."""
+        self.__init__()  # type: ignore[misc]
+
+    def forget_namespace(self, ns: int) -> None:
+        """Forget the channels of one namespace."""
+        for table in (self.lists, self.plain, self.opaque):
+            for key in [key for key in table if key[0] == ns]:
+                del table[key]  # type: ignore[attr-defined]
+
+    def item(self, message: BaseMessage) -> Item | None:
+        """The remembered item of an unchanged message, else None."""
+        key = id(message)
+        found = self._items.get(key) or self._older.get(key)
+        if (
+            found is None
+            or found.message is not message
+            or message.__dict__ != found.snapshot
+            or message.__pydantic_extra__
+        ):
+            return None
+        return found
+
+    def without_id(self, message: BaseMessage) -> Item | None:
+        """The item of a message that was stored before it got its id and has not changed else."""
+        key = id(message)
+        found = self._items.get(key) or self._older.get(key)
+        if (
+            found is None
+            or found.message is not message
+            or found.given is None
+            or type(message.id) is not str
+            or found.snapshot is NEVER
+            or message.__pydantic_extra__
+        ):
+            return None
+        same = {**message.__dict__, "id": None} == found.snapshot
+        return found if same and message.__pydantic_fields_set__ - {"id"} == found.given - {"id"} else None
+
+    def remember(self, message: BaseMessage, snapshot: Any, reference: int) -> Item:
+        """Remember a stored message; the oldest half goes when there are too many."""
+        item = Item(message, snapshot, reference)
+        if len(self._items) >= _ITEMS:
+            self._older, self._items = self._items, {}
+        self._items[id(message)] = item
+        return item
+
+    def leaf(self, value: str | bytes) -> int | None:
+        """The reference of a long string or bytes object seen before (it cannot have changed)."""
+        found = self._leaves.get(id(value))
+        return found[1] if found is not None and found[0] is value else None
+
+    def remember_leaf(self, value: str | bytes, reference: int) -> None:
+        """Remember a stored string or bytes object."""
+        if len(self._leaves) >= _LEAVES:
+            self._leaves.clear()
+        self._leaves[id(value)] = (value, reference)
+
+
+def plain_bytes(value: Any) -> bytes | None:
+    """A byte string that is equal only for plain values equal in content and types, else None.
+
+    It only decides whether work can be skipped; it is never stored.
+    """
+    try:
+        return marshal.dumps(value, 2)
+    except ValueError:
+        return None

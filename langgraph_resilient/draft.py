@@ -1,0 +1,312 @@
+"""A change of one thread on its way into the database.
+
+A draft is encoded under its thread's lock and queued there, so that the order of the queue is the
+order of encoding; what it refers to is always ahead of it. When anything of a thread fails, the
+thread's generation moves on and every draft encoded on top of it is done again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from langgraph_resilient.codec import digest
+from langgraph_resilient.codec.frame import Template
+from langgraph_resilient.codec.memo import Memo
+from langgraph_resilient.codec.msgpack import Packer
+from langgraph_resilient.errors import StorageError
+from langgraph_resilient.records import BLOB_BITS, ORDINALS, NamespaceRow, ThreadRow
+from langgraph_resilient.store import rows
+from langgraph_resilient.store.sqlite import Conflict, Session
+
+if TYPE_CHECKING:
+    from langgraph_resilient.engine import Engine
+
+_TEMPLATE_PAUSE = 8
+"""Frames between two templates of a family."""
+_CONTENT = "b"
+_SAMPLE_BYTES = 1 << 15
+_SAMPLE_AFTER = 1 << 16
+"""A thread that has stored this many bytes gets a template of its first `_SAMPLE_BYTES`."""
+
+
+class Namespace:
+    """A namespace as this process knows it.
+
+    `row` changes only inside the writer's transaction, when a checkpoint is really stored.
+    """
+
+    __slots__ = ("exists", "head_id", "row")
+
+    def __init__(self, row: NamespaceRow, exists: bool, head_id: bytes | None):
+        self.row = row
+        self.exists = exists
+        self.head_id = head_id
+
+
+class ThreadState:
+    """What this process knows of a thread. Its `lock` protects all of it but `generation`."""
+
+    def __init__(self, thread_id: str):
+        self.thread_id = thread_id
+        self.lock = threading.RLock()
+        self.in_flight = 0
+        self.generation = 0
+        self.memo = Memo()
+        self._loaded = -1
+
+    @property
+    def loaded(self) -> bool:
+        """Whether what is known can still be believed."""
+        return self._loaded == self.generation
+
+    def invalidate(self) -> None:
+        """Something of the thread failed, or blobs may have been deleted."""
+        self.generation += 1
+
+    def load(self, session: Session, engine: Engine) -> None:
+        """Learn the thread anew."""
+        generation = self.generation
+        self.memo.clear()
+        self.fresh: dict[bytes, int] = {}
+        self.shared: set[int] = set()
+        self.namespaces: dict[str, Namespace] = {}
+        self.templates: dict[str, Template] = {}
+        self.pauses: dict[str, int] = {}
+        self.sample = bytearray()
+        self.sampled = 0
+        found = rows.find_thread(session, engine.sealer, self.thread_id)
+        self.exists = found is not None
+        if found is None:
+            found = ThreadRow(
+                number=engine.reserve(session, "thread"), thread_id=self.thread_id, spent=0
+            )
+        self.number = found.number
+        self.base = found.number << BLOB_BITS
+        self.name = digest.address(self.thread_id.encode("utf-8", "surrogatepass"), engine.key)
+        self.deleted_before = session.one("tombstones", self.name) is not None
+        first, last = rows.blob_bounds(self.number)
+        newest = session.one("blob_last", *rows.part_bounds(first, last))
+        self.next_blob = max((newest[0] - first) if newest else 0, found.spent) + 1
+        self.next_template = 1
+        for number, kind, _frame in session.all("templates_of", first, last):
+            self.next_template = number - first + 1
+            self.templates[kind] = engine.template(session, number)
+        self._loaded = generation
+
+
+class Draft:
+    """Collects what a change stores; also the `Place` that gives out references."""
+
+    def __init__(self, engine: Engine, state: ThreadState):
+        self.engine = engine
+        self.state = state
+        self.base = state.base
+        self.commits = 0
+        self._generation = state.generation
+        self._epoch = engine.epoch
+        self._new: dict[bytes, int] = {}
+        self._blobs: list[tuple[int, bytes, bytes]] = []
+        self._shares: list[int] = []
+        self._templates: list[tuple[int, str, bytes]] = []
+        self._namespaces: list[Namespace] = []
+        self._steps: list[Callable[[Session], None]] = []
+        self._makes_thread = not state.exists
+
+    # --- encoding -----------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the references of this draft are true."""
+        return self._epoch
+
+    def packer(self) -> Packer:
+        """Packs values of this thread into this draft."""
+        options = self.engine.options
+        return Packer(
+            self,
+            self.state.memo,
+            leaf_bytes=options.leaf_bytes,
+            message_leaf_bytes=options.message_leaf_bytes,
+            max_depth=options.max_depth,
+            secret_key=self.engine.key,
+        )
+
+    def __call__(self, raw: bytes, references: bool) -> int:
+        """Store a content once; its reference. Equal contents of all threads share one blob."""
+        engine, state = self.engine, self.state
+        # Contents with references are only equal within one thread: references are relative.
+        scope = state.base.to_bytes(8, "big") if references else b""
+        at = digest.address(scope + raw, engine.key)
+        known = self._new.get(at) or state.fresh.get(at) or engine.addresses.get(at)
+        if known is not None:
+            if known >> BLOB_BITS != state.number and known not in state.shared:
+                self._shares.append(known)
+            return int(known)
+        if state.next_blob >= ORDINALS:
+            raise StorageError(
+                f"thread {state.thread_id!r} holds {ORDINALS} distinct values, the most a thread "
+                "can; copy its latest state to a new thread"
+            )
+        blob = state.base + state.next_blob
+        state.next_blob += 1
+        frame = self._content_frame(raw, references)
+        self._blobs.append((blob, at, engine.sealer.seal(rows.blob_place(blob), frame)))
+        self._new[at] = blob
+        return blob
+
+    def _content_frame(self, raw: bytes, references: bool) -> bytes:
+        """A content's frame; a long thread's contents resemble its first ones."""
+        state = self.state
+        template = state.templates.get(_CONTENT)
+        if template is None and len(raw) < _SAMPLE_BYTES:
+            state.sample += raw
+            state.sampled += len(raw)
+            if state.sampled >= _SAMPLE_AFTER:
+                template = self._template(_CONTENT, bytes(state.sample[:_SAMPLE_BYTES]))
+                state.sample.clear()
+            elif len(state.sample) > _SAMPLE_BYTES:
+                del state.sample[_SAMPLE_BYTES:]
+        if template is None or len(raw) > 1 << 16:
+            return self.engine.frames.encode(raw, references=references)
+        return self.engine.frames.encode(raw, references=references, template=template)
+
+    def _template(self, family: str, raw: bytes) -> Template:
+        """Make a template; frames of this draft may already use it."""
+        engine, state = self.engine, self.state
+        template = Template(state.next_template, raw)
+        state.next_template += 1
+        number = state.base + template.number
+        stored = engine.sealer.seal(rows.template_place(number), engine.frames.encode(raw))
+        self._templates.append((number, family, stored))
+        state.templates[family] = template
+        engine.templates.put(number, template, len(raw))
+        return template
+
+    def share(self, blobs: Iterable[int]) -> None:
+        """The thread uses these contents, whoever made them."""
+        for blob in blobs:
+            if blob >> BLOB_BITS != self.state.number and blob not in self.state.shared:
+                self._shares.append(blob)
+
+    def frame(self, raw: bytes, family: str) -> bytes:
+        """A frame compressed against the thread's template of a family; renews the template."""
+        engine, state = self.engine, self.state
+        template = state.templates.get(family)
+        frame = engine.frames.encode(raw, references=True, template=template)
+        pause = state.pauses.get(family, 0)
+        stale = len(frame) * 5 > len(raw) * 2 and len(raw) > 160 and pause <= 0
+        if len(raw) > 48 and (template is None or stale):
+            template = self._template(family, raw)
+            pause = _TEMPLATE_PAUSE
+            frame = engine.frames.encode(raw, references=True, template=template)
+        state.pauses[family] = pause - 1
+        return frame
+
+    def namespace(self, checkpoint_ns: str) -> Namespace:
+        """A namespace of the thread; a new one is made with this draft."""
+        found = self.state.namespaces.get(checkpoint_ns)
+        if found is None:
+            with self.engine.db.read() as session:
+                found = self._find(session, checkpoint_ns)
+            self.state.namespaces[checkpoint_ns] = found
+        if not found.exists and found not in self._namespaces:
+            self._namespaces.append(found)
+        return found
+
+    def _find(self, session: Session, checkpoint_ns: str) -> Namespace:
+        engine, state = self.engine, self.state
+        row = None
+        if state.exists:
+            thread = ThreadRow(number=state.number, thread_id=state.thread_id, spent=0)
+            row = rows.find_namespace(session, engine.sealer, thread, checkpoint_ns)
+        if row is not None:
+            head = session.one("checkpoint_by_seq", row.head, row.ns) if row.checkpoints else None
+            return Namespace(row, True, head[1] if head else None)
+        row = NamespaceRow(
+            ns=engine.reserve(session, "namespace"),
+            thread=state.number,
+            checkpoint_ns=checkpoint_ns,
+            head=0,
+            checkpoints=0,
+            tally=bytes(rows.TALLY_BYTES) if engine.protected else b"",
+        )
+        return Namespace(row, False, None)
+
+    def then(self, step: Callable[[Session], None]) -> None:
+        """Do something in the transaction, after the contents are in."""
+        self._steps.append(step)
+
+    def queued(self) -> None:
+        """The draft is in the queue: later drafts of the thread may build on it."""
+        state = self.state
+        state.fresh.update(self._new)
+        state.shared.update(self._shares)
+        state.exists = state.exists or self._makes_thread
+        for namespace in self._namespaces:
+            namespace.exists = True
+
+    # --- storing, inside the writer's transaction ---------------------------------------------
+
+    def work(self, session: Session) -> None:
+        """Store everything. Runs in the thread that commits.
+
+        Raises:
+            Conflict: what the draft was built on is no longer so.
+        """
+        state, sealer = self.state, self.engine.sealer
+        if self._generation != state.generation:
+            raise Conflict("an earlier change of the thread failed")
+        if not self._steps:
+            return
+        if self._makes_thread:
+            place = rows.thread_place(state.number, state.thread_id, 0)
+            seal = sealer.seal(place, b"")
+            name_hash = digest.name_hash(state.thread_id)
+            session.run("thread_insert", state.number, state.thread_id, name_hash, seal)
+            session.run("thread_taken", state.number)
+        for namespace in self._namespaces:
+            row = namespace.row
+            session.run(
+                "namespace_insert", row.ns, row.thread, row.checkpoint_ns, row.head,
+                row.checkpoints, row.tally, rows.sealed_namespace(sealer, row),
+            )
+        for template in self._templates:
+            session.run("template_insert", *template)
+        self._store_blobs(session)
+        for blob in self._shares:
+            session.run("share_insert", state.number, blob)
+        for step in self._steps:
+            step(session)
+        if self.engine.anchor is not None:
+            self._count(session)
+
+    def _store_blobs(self, session: Session) -> None:
+        try:
+            for blob in self._blobs:
+                session.many("blob_insert", rows.parts_of(*blob))
+        except Conflict:
+            # Somebody stored one of these contents first: learn where, then do the draft again.
+            for _, at, _ in self._blobs:
+                found = session.one("blob_by_digest", at)
+                if found is not None:
+                    self.engine.addresses.put(at, found[0])
+            raise
+
+    def _count(self, session: Session) -> None:
+        epoch, self.commits = self.engine.clock(session)
+        self.commits += 1
+        self.engine.set_clock(session, epoch, self.commits)
+
+    def failed(self) -> None:
+        """The draft was not stored; neither may be what was encoded after it."""
+        self.state.invalidate()
+
+    def publish(self) -> None:
+        """The draft is durable: other threads may share its contents."""
+        addresses = self.engine.addresses
+        fresh = self.state.fresh
+        for at, blob in self._new.items():
+            addresses.put(at, blob)
+            fresh.pop(at, None)

@@ -1,0 +1,103 @@
+"""Every tunable of the saver, its default and its unit, in one frozen dataclass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from langgraph_resilient.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from langgraph_resilient.codec.cipher import Cipher
+
+Synchronous = Literal["FULL", "NORMAL", "EXTRA", "OFF"]
+
+_SYNCHRONOUS = ("FULL", "NORMAL", "EXTRA", "OFF")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a user may tune. Sizes are bytes and times are seconds unless a name says otherwise."""
+
+    synchronous: Synchronous = "FULL"
+    """SQLite's durability: FULL survives a power cut, NORMAL survives kill -9 only."""
+    busy_timeout: float = 30.0
+    """How long to wait for another process that holds the database before `DatabaseLocked`."""
+    page_size: int = 4096
+    """Page size of files this package creates; existing files keep theirs."""
+    wal_pages: int = 16
+    """Pages in the write-ahead log after which a commit copies them into the file."""
+    readers: int = 4
+    """Read connections (and threads for async calls) that may work at once."""
+
+    level: int = 6
+    """zstandard level for new values."""
+    leaf_bytes: int = 1024
+    """Strings and bytes at least this long are stored once, by content, outside messages."""
+    message_leaf_bytes: int = 8192
+    """The same inside messages (a picture sent twice is stored once)."""
+    cache_bytes: int = 64 << 20
+    """Decoded values kept in memory so that they are not read or decoded twice."""
+    max_value_bytes: int = 1 << 30
+    """Largest decompressed size of one stored value; more is refused as damage."""
+    max_depth: int = 128
+    """Deepest nesting of a stored value."""
+
+    strict: bool | None = None
+    """Restore only allowed types; None follows the environment (LANGGRAPH_STRICT_MSGPACK)."""
+    allowed_types: Iterable[type | tuple[str, str]] = ()
+    """Types that strict mode restores besides the standard, langchain and langgraph ones."""
+    renamed_types: Mapping[str, type] | None = None
+    """Old name "module:Qual.Name" to the class that holds such objects now."""
+
+    cipher: Cipher | None = None
+    """Encrypts every stored value (AES-GCM); plaintext rows are refused."""
+    integrity_key: bytes | None = None
+    """Seals every row with this key (at least 16 bytes): edits of the file are refused on reading."""
+    rollback_anchor: str | os.PathLike[str] | None = None
+    """A file kept elsewhere that remembers the newest commit: an older copy is refused."""
+
+    def __post_init__(self) -> None:
+        if self.synchronous not in _SYNCHRONOUS:
+            raise ConfigurationError(
+                f"synchronous={self.synchronous!r} is not one of {', '.join(_SYNCHRONOUS)}"
+            )
+        if self.busy_timeout < 0:
+            raise ConfigurationError(f"busy_timeout={self.busy_timeout!r} must not be negative")
+        if self.integrity_key is not None and len(self.integrity_key) < 16:
+            raise ConfigurationError(
+                f"integrity_key has {len(self.integrity_key)} bytes; give at least 16, "
+                "for example secrets.token_bytes(32)"
+            )
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any]) -> Options:
+        """Options from keywords.
+
+        Raises:
+            ConfigurationError: a keyword is unknown (the message lists the known ones) or has a
+                value that cannot work.
+        """
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ConfigurationError(
+                f"unknown option {', '.join(unknown)}; known options: {', '.join(sorted(known))}"
+            )
+        return cls(**values)
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether only allowed types are restored."""
+        if self.strict is not None:
+            return self.strict
+        value = os.environ.get("LANGGRAPH_STRICT_MSGPACK", "false").lower()
+        return value in ("1", "true", "yes")
+
+    @property
+    def anchor_path(self) -> Path | None:
+        """The rollback anchor's path, if one is used."""
+        return None if self.rollback_anchor is None else Path(self.rollback_anchor)

@@ -1,0 +1,376 @@
+"""Rows back into checkpoints: the way from `get_tuple` down to the blobs.
+
+A `Restorer` belongs to one read session and one thread; what it hands out is the caller's own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_resilient.codec import digest, envelope, types
+from langgraph_resilient.codec.frame import template_number
+from langgraph_resilient.codec.keys import unpack_name
+from langgraph_resilient.codec.memo import NEVER, ListMemo, is_plain, snapshot_of
+from langgraph_resilient.codec.msgpack import Unpacker, is_message, unpack_tree
+from langgraph_resilient.errors import BlobCorrupt, CheckpointCorrupt, DataCorrupt
+from langgraph_resilient.records import BLOB_BITS, CheckpointRow, Snapshot, Write, WritesRow
+from langgraph_resilient.store import rows
+from langgraph_resilient.store.sqlite import Session
+
+if TYPE_CHECKING:
+    from langgraph_resilient.draft import ThreadState
+    from langgraph_resilient.engine import Engine
+    from langgraph_resilient.recording import UserSerde
+
+logger = logging.getLogger(__name__)
+
+_GAP = 4
+"""Blobs this near to each other are read in one range."""
+_TRUSTED = "langchain_core.messages."
+_PRIMED = 8
+"""Shorter lists of messages are not worth remembering."""
+
+
+class _Whole:
+    """A decoded value that cannot change, so that everybody may have it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+class Kept:
+    """A decoded message, private, of which copies are handed out; `snapshot` is for comparing."""
+
+    __slots__ = ("prototype", "snapshot")
+
+    def __init__(self, message: BaseMessage):
+        self.prototype = types.message_prototype(message)
+        plain = self.prototype.plain and is_plain(self.prototype.fields)
+        self.snapshot: Any = self.prototype.fields if plain else NEVER
+
+
+class _Raw:
+    """Content that is unpacked anew for everybody."""
+
+    __slots__ = ("base", "raw")
+
+    def __init__(self, raw: bytes, base: int):
+        self.raw = raw
+        self.base = base
+
+
+def decoded(engine: Engine, session: Session, frame: bytes, thread: int) -> bytes:
+    """The content of a frame of a thread."""
+    number = template_number(frame)
+    if number is None:
+        return engine.frames.decode(frame)
+    template = engine.template(session, thread << BLOB_BITS | number)
+    return engine.frames.decode(frame, template)
+
+
+def unpacked(raw: bytes) -> list[Any]:
+    """The list that an envelope or a task's writes are.
+
+    Raises:
+        DataCorrupt: it is something else.
+    """
+    try:
+        tree = unpack_tree(raw)
+    except Exception as error:  # noqa: BLE001 - the unpacker raises many kinds; all mean damage
+        raise DataCorrupt(f"it does not unpack: {error}") from None
+    if not isinstance(tree, list):
+        raise DataCorrupt("it is no list")
+    return tree
+
+
+class Restorer:
+    """Restores checkpoints and writes of one thread inside one session.
+
+    Args:
+        engine: lends codec and caches.
+        session: where rows come from.
+        thread_id: for messages.
+        thread: the thread's number.
+        serde: the user's serializer for opaque values.
+        policy: which classes may be restored; the engine's by default.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        thread_id: str,
+        thread: int,
+        serde: UserSerde | None,
+        policy: types.TypePolicy | None = None,
+    ):
+        self._policy = policy or engine.policy
+        self._engine = engine
+        self._session = session
+        self.thread_id = thread_id
+        self._thread = thread
+        self._serde = serde
+        self._loaded: dict[int, Any] = {}
+        self._unpackers: dict[int, Unpacker] = {}
+        self.series: dict[int, tuple[list[Any], list[int]]] = {}
+        """Lists of messages handed out, by identity, with their references."""
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def envelope(self, row: CheckpointRow) -> list[Any]:
+        """The opened envelope of a checkpoint, values still packed."""
+        try:
+            raw = decoded(self._engine, self._session, row.frame, self._thread)
+            tree = unpacked(raw)
+            if len(tree) != envelope.PARTS:
+                raise DataCorrupt(f"it has {len(tree)} parts and should have {envelope.PARTS}")
+            return tree
+        except DataCorrupt as error:
+            raise self._wrapped(error, row, None) from None
+
+    def metadata(self, row: CheckpointRow, tree: list[Any]) -> dict[str, Any]:
+        """The metadata of an opened envelope."""
+        return self._guarded(row, None, lambda: self._value(tree[envelope.METADATA]))  # type: ignore[no-any-return]
+
+    def value(self, row: CheckpointRow, channel: str, packed: bytes) -> Any:
+        """One channel's value."""
+        return self._guarded(row, channel, lambda: self._value(packed))
+
+    def snapshot(
+        self,
+        row: CheckpointRow,
+        checkpoint_ns: str,
+        tree: list[Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Snapshot:
+        """A checkpoint with its pending writes."""
+        tree = self.envelope(row) if tree is None else tree
+        values = {name: self.value(row, name, packed) for name, packed in tree[envelope.VALUES].items()}
+        extra = self._guarded(row, None, lambda: self._value(tree[envelope.EXTRA]))
+        checkpoint_id = unpack_name(row.id)
+        walked = self._guarded(row, None, lambda: self._walked(tree))
+        return Snapshot(
+            thread_id=self.thread_id,
+            checkpoint_ns=checkpoint_ns,
+            checkpoint_id=checkpoint_id,
+            parent_id=None if row.parent is None else unpack_name(row.parent),
+            seq=row.seq,
+            checkpoint=envelope.checkpoint_from([*walked[:8], extra], checkpoint_id, values),
+            metadata=self.metadata(row, tree) if metadata is None else metadata,
+            writes=self.writes(row.ns, row.id),
+        )
+
+    def _walked(self, tree: list[Any]) -> list[Any]:
+        """Parts that had to be walked when stored (a dict subclass, say) restored."""
+        if tree[0] & envelope.WALKED:
+            return [self._value(p) if i in envelope.WALKABLE else p for i, p in enumerate(tree)]
+        return tree
+
+    # --- writes -------------------------------------------------------------------------------
+
+    def writes(self, ns: int, checkpoint: bytes, channel: str | None = None) -> list[Write]:
+        """The writes under a checkpoint in LangGraph's order (path, task, index)."""
+        found: list[Write] = []
+        for row in rows.writes_of(
+            self._session, self._engine.sealer, ns, checkpoint, self.thread_id
+        ):
+            found.extend(self.writes_in(row, channel))
+        found.sort(key=lambda write: (write.task_path, write.task_id, write.index))
+        return found
+
+    def writes_in(self, row: WritesRow, channel: str | None = None) -> Iterator[Write]:
+        """The writes of one task, all or those to one channel."""
+        try:
+            raw = decoded(self._engine, self._session, row.frame, self._thread)
+            path, indexes, channels, values = unpacked(raw)
+            for index, name, packed in zip(indexes, channels, values, strict=True):
+                if channel is None or name == channel:
+                    yield Write(
+                        task_id=unpack_name(row.task),
+                        task_path=path,
+                        index=index,
+                        channel=name,
+                        value=self._value(packed),
+                    )
+        except (DataCorrupt, ValueError, TypeError) as error:
+            raise self._wrapped(error, None, None, row) from None
+
+    def content(self, frame: bytes) -> bytes:
+        """The content of a frame of this thread."""
+        return decoded(self._engine, self._session, frame, self._thread)
+
+    def packed(self, value: bytes) -> Any:
+        """A value that was kept packed."""
+        return self._value(value)
+
+    # --- values -------------------------------------------------------------------------------
+
+    def _value(self, packed: bytes) -> Any:
+        return self._unpacker(self._thread << BLOB_BITS).unpack(packed)
+
+    def _unpacker(self, base: int) -> Unpacker:
+        found = self._unpackers.get(base)
+        if found is None:
+            found = self._unpackers[base] = Unpacker(
+                self.fetch,
+                base,
+                self._policy,
+                self._engine.key,
+                self._opaque,
+                self._note,
+            )
+        return found
+
+    def _note(self, values: list[Any], references: list[int]) -> None:
+        if len(values) >= _PRIMED:
+            self.series[id(values)] = (values, references)
+
+    def _opaque(self, kind: str, data: bytes) -> Any:
+        serde = self._serde
+        if serde is None:
+            raise DataCorrupt(
+                f"it was stored by a serializer that the saver was not given (kind {kind!r}); "
+                "set saver.serde to the serializer that wrote it"
+            )
+        return serde.loads_typed((kind, data))
+
+    def fetch(self, references: list[int]) -> list[Any]:
+        """The values of some blobs, in order; each is the caller's own."""
+        found = self._engine.cache.many(references)
+        if None in found:
+            self._read([ref for ref, entry in zip(references, found, strict=True) if entry is None])
+            loaded = self._loaded
+            found = [
+                loaded[ref] if entry is None else entry
+                for ref, entry in zip(references, found, strict=True)
+            ]
+        clone = types.clone_message
+        return [
+            clone(item.prototype) if type(item) is Kept else self._own(item) for item in found
+        ]
+
+    def _own(self, entry: Any) -> Any:
+        if type(entry) is _Raw:
+            return self._unpacker(entry.base).unpack(entry.raw)
+        return entry.value
+
+    def _read(self, references: Sequence[int]) -> None:
+        wanted = sorted(set(references).difference(self._loaded))
+        start = 0
+        for index in range(1, len(wanted) + 1):
+            if index == len(wanted) or wanted[index] - wanted[index - 1] > _GAP:
+                for blob, at, stored in rows.read_blobs(
+                    self._session, wanted[start], wanted[index - 1]
+                ):
+                    self._enter(blob, at, stored)
+                start = index
+        for blob in wanted:
+            if blob not in self._loaded:
+                raise BlobCorrupt(
+                    f"value {blob} is missing; run `langgraph-resilient verify`",
+                    thread_id=self.thread_id,
+                )
+
+    def _enter(self, blob: int, at: bytes, stored: bytes) -> None:
+        engine = self._engine
+        raw = open_blob(engine, self._session, blob, stored, self.thread_id)
+        base = blob >> BLOB_BITS << BLOB_BITS
+        first = raw[0] if raw else 0
+        entry: Any = _Raw(raw, base)
+        if 0xA0 <= first <= 0xBF or 0xC4 <= first <= 0xC6 or 0xD9 <= first <= 0xDB:
+            entry = _Whole(self._unpacker(base).unpack(raw))
+        elif is_message(raw):
+            value = self._unpacker(base).unpack(raw)
+            if isinstance(value, BaseMessage):
+                kept = Kept(value)
+                # Whatever a policy decides about must not be shared by savers with other policies.
+                if kept.snapshot is not NEVER and type(value).__module__.startswith(_TRUSTED):
+                    entry = kept
+        self._loaded[blob] = entry
+        engine.cache.put(blob, entry, len(raw) + 256)
+        engine.addresses.put(at, blob)
+
+    # --- errors -------------------------------------------------------------------------------
+
+    def _guarded(self, row: CheckpointRow, channel: str | None, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except DataCorrupt as error:
+            raise self._wrapped(error, row, channel) from error
+
+    def _wrapped(
+        self,
+        error: Exception,
+        row: CheckpointRow | None,
+        channel: str | None,
+        writes: WritesRow | None = None,
+    ) -> DataCorrupt:
+        if isinstance(error, DataCorrupt) and error.checkpoint_id is not None:
+            return error
+        id = row.id if row is not None else writes.checkpoint if writes is not None else b""
+        kind = type(error) if isinstance(error, DataCorrupt) else CheckpointCorrupt
+        if kind is DataCorrupt:
+            kind = CheckpointCorrupt if channel is None else BlobCorrupt
+        where = f"thread {self.thread_id!r}, checkpoint {rows.readable(id)}"
+        if channel is not None:
+            where += f", channel {channel!r}"
+        if writes is not None:
+            where += f", writes of task {rows.readable(writes.task)}"
+        return kind(
+            f"{where}: {error}",
+            thread_id=self.thread_id,
+            checkpoint_id=rows.readable(id),
+            channel=channel,
+        )
+
+
+def open_blob(engine: Engine, session: Session, blob: int, stored: bytes, thread_id: str | None) -> bytes:
+    """The content of a blob's row.
+
+    Raises:
+        BlobCorrupt: it is damaged (or what the seal says: TamperDetected, DecryptionFailed).
+    """
+    try:
+        frame = engine.sealer.open(rows.blob_place(blob), stored)
+        return decoded(engine, session, frame, blob >> BLOB_BITS)
+    except (DataCorrupt, TypeError, AttributeError) as error:
+        kind = type(error) if isinstance(error, DataCorrupt) else BlobCorrupt
+        if kind is DataCorrupt:
+            kind = BlobCorrupt
+        raise kind(f"value {blob} is damaged: {error}", thread_id=thread_id) from None
+
+
+def address_of(engine: Engine, blob: int, raw: bytes, references: bool) -> bytes:
+    """The address that a blob's content must have."""
+    scope = (blob >> BLOB_BITS << BLOB_BITS).to_bytes(8, "big") if references else b""
+    return digest.address(scope + raw, engine.key)
+
+
+def prime(state: ThreadState, engine: Engine, ns: int, restorer: Restorer, values: dict[str, Any]) -> None:
+    """Let the thread recognise the messages that a reader was just given.
+
+    A run reads the newest checkpoint, then puts the same message objects again and again.
+    """
+    for channel, value in values.items():
+        noted = restorer.series.get(id(value))
+        if noted is None or noted[0] is not value:
+            continue
+        memo = ListMemo()
+        entries = engine.cache.many(noted[1])
+        for message, reference, entry in zip(value, noted[1], entries, strict=True):
+            if not isinstance(message, BaseMessage):
+                break
+            memo.messages.append(message)
+            memo.ids.append(id(message))
+            memo.snapshots.append(
+                entry.snapshot if type(entry) is Kept else snapshot_of(message)
+            )
+            memo.references.append(reference)
+        else:
+            state.memo.lists[ns, channel] = memo

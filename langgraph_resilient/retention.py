@@ -1,0 +1,415 @@
+"""Deleting, pruning and copying threads: nothing that a kept checkpoint needs is ever lost.
+
+Everything here works on packed bytes; no object is restored. Each change is one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from langgraph_resilient import configs, legacy, listing
+from langgraph_resilient.codec import digest, envelope
+from langgraph_resilient.codec.frame import has_references
+from langgraph_resilient.codec.msgpack import pack, rebase, references_of
+from langgraph_resilient.draft import Draft
+from langgraph_resilient.engine import Engine
+from langgraph_resilient.errors import ConfigurationError
+from langgraph_resilient.history import Walk
+from langgraph_resilient.listing import Reading
+from langgraph_resilient.recording import pack_writes, store_checkpoint, store_writes
+from langgraph_resilient.records import BLOB_BITS, CheckpointRow, NamespaceRow, ThreadRow
+from langgraph_resilient.restoring import Restorer, open_blob, unpacked
+from langgraph_resilient.store import rows
+from langgraph_resilient.store.sqlite import Session
+
+_REMEMBERED = 4
+"""Newest checkpoints of a namespace that are remembered when a thread is deleted."""
+Keep = Callable[[NamespaceRow, Sequence[CheckpointRow], Restorer], set[int]]
+
+
+# --- whole threads ----------------------------------------------------------------------------
+
+
+def delete_thread(engine: Engine, thread_id: str) -> None:
+    """Delete all of a thread, in the old tables too; late writes will not bring it back."""
+    engine.open()
+
+    def work(session: Session) -> int:
+        if engine.old_tables:
+            legacy.delete(session, thread_id)
+        thread = rows.find_thread(session, engine.sealer, thread_id)
+        return _delete(engine, session, thread) if thread is not None else engine.epoch
+
+    epoch = engine.db.write(work)
+    if epoch != engine.epoch:
+        engine.forget(epoch)
+
+
+def _delete(engine: Engine, session: Session, thread: ThreadRow) -> int:
+    name = digest.address(thread.thread_id.encode("utf-8", "surrogatepass"), engine.key)
+    for namespace in session.all("namespaces", thread.number):
+        ns = namespace[0]
+        newest = session.all("checkpoints_keys", ns)[-_REMEMBERED:]
+        for _, id, _ in newest:
+            session.run("tombstone_insert", name, id)
+        session.run("writes_delete", ns)
+        session.run("checkpoints_delete", ns)
+    first, last = rows.blob_bounds(thread.number)
+    session.run("namespaces_delete", thread.number)
+    session.run("templates_delete", first, last)
+    shared = [row[0] for row in session.all("shares_of_thread", thread.number)]
+    session.run("shares_delete", thread.number)
+    session.run("blobs_delete", *rows.part_bounds(first, last))
+    session.run("thread_delete", thread.number)
+    _release(session, shared)
+    return engine.tick(session)
+
+
+def _release(session: Session, blobs: Iterable[int]) -> None:
+    """Remove contents whose maker is gone and that nobody uses any more."""
+    for blob in blobs:
+        owner = session.one("thread_by_number", blob >> BLOB_BITS)
+        if owner is None and session.one("shares_left", blob) is None:
+            rows.delete_blob(session, blob)
+
+
+def copy_thread(engine: Engine, source: str, target: str) -> None:
+    """Copy a thread; contents are shared. A source that does not exist copies nothing.
+
+    Raises:
+        ConfigurationError: the target has checkpoints already, or is the source.
+    """
+    if source == target:
+        raise ConfigurationError(f"thread {source!r} cannot be copied onto itself")
+    listing.adopt(engine, source)
+    listing.adopt(engine, target)
+
+    def build(draft: Draft) -> None:
+        with engine.db.read() as session:
+            thread = rows.find_thread(session, engine.sealer, source)
+            if thread is None:
+                return
+            if _has_checkpoints(session, draft):
+                raise ConfigurationError(
+                    f"thread {target!r} already has checkpoints; delete it first, "
+                    "or copy to a new thread_id"
+                )
+            copied = _load(engine, session, thread)
+        _Copy(draft, thread).store(copied)
+
+    engine.change(target, build)
+
+
+def _has_checkpoints(session: Session, draft: Draft) -> bool:
+    return any(row[3] for row in session.all("namespaces", draft.state.number))
+
+
+def _load(engine: Engine, session: Session, thread: ThreadRow) -> list[tuple[Any, ...]]:
+    """Everything of a thread in the order of writing: (seq, ns name, row, raw) and writes."""
+    restorer = Restorer(engine, session, thread.thread_id, thread.number, None)
+    found: list[tuple[Any, ...]] = []
+    for row in session.all("namespaces", thread.number):
+        namespace = rows.opened_namespace(
+            engine.sealer, (row[0], thread.number, *row[1:]), thread.thread_id
+        )
+        name = namespace.checkpoint_ns
+        for checkpoint in _checkpoints(engine, session, namespace, thread.thread_id):
+            found.append((checkpoint.seq, name, checkpoint, restorer.content(checkpoint.frame)))
+        for written in session.all("writes_all", namespace.ns):
+            opened = rows.opened_writes(engine.sealer, written, namespace.ns, thread.thread_id)
+            found.append((1 << 62, name, opened, restorer.content(opened.frame)))
+    return sorted(found, key=lambda item: item[0])
+
+
+class _Copy:
+    """Stores packed checkpoints and writes of one thread as those of another."""
+
+    def __init__(self, draft: Draft, source: ThreadRow):
+        self._draft = draft
+        self._old = source.number << BLOB_BITS
+        self._new = draft.base
+
+    def store(self, items: list[tuple[Any, ...]]) -> None:
+        for _, name, row, raw in items:
+            namespace = self._draft.namespace(name)
+            if isinstance(row, CheckpointRow):
+                tree = self._moved(unpacked(raw))
+                store_checkpoint(self._draft, namespace, row.id, row.parent, pack(tree))
+            else:
+                path, indexes, channels, values = unpacked(raw)
+                moved = [self._value(value) for value in values]
+                entries = dict(zip(indexes, zip(channels, moved, strict=True), strict=True))
+                store_writes(
+                    self._draft, namespace, row.checkpoint, row.task, pack_writes(path, entries), {}
+                )
+
+    def _moved(self, tree: list[Any]) -> list[Any]:
+        if tree[0] & envelope.WALKED:
+            for index in envelope.WALKABLE:
+                tree[index] = self._value(tree[index])
+        for index in (envelope.METADATA, envelope.EXTRA):
+            tree[index] = self._value(tree[index])
+        tree[envelope.VALUES] = {k: self._value(v) for k, v in tree[envelope.VALUES].items()}
+        if tree[envelope.FOLDED] is not None:
+            tree[envelope.FOLDED] = {
+                channel: [seed and self._value(seed), [[t, self._value(v)] for t, v in writes]]
+                for channel, (seed, writes) in tree[envelope.FOLDED].items()
+            }
+        return tree
+
+    def _value(self, value: bytes) -> bytes:
+        self._draft.share(references_of(value, self._old))
+        return rebase(value, self._old, self._new)
+
+
+# --- parts of threads -------------------------------------------------------------------------
+
+
+def prune(engine: Engine, reading: Reading, thread_ids: Sequence[str], strategy: str) -> None:
+    """Keep the newest checkpoint of each namespace, or nothing, one transaction a thread."""
+    if strategy not in ("keep_latest", "delete"):
+        raise ConfigurationError(
+            f"prune: strategy {strategy!r} is unknown; use 'keep_latest' or 'delete'"
+        )
+    for thread_id in thread_ids:
+        if strategy == "delete":
+            delete_thread(engine, thread_id)
+        else:
+            listing.adopt(engine, thread_id, reading.serde)
+            reduce_thread(engine, reading, thread_id, _newest)
+
+
+def _newest(
+    namespace: NamespaceRow, found: Sequence[CheckpointRow], restorer: Restorer
+) -> set[int]:
+    return {namespace.head}
+
+
+def delete_for_runs(engine: Engine, reading: Reading, run_ids: Sequence[str]) -> None:
+    """Delete the checkpoints of some runs, one transaction a thread."""
+    wanted = set(run_ids)
+    if not wanted:
+        return
+
+    def others(
+        namespace: NamespaceRow, found: Sequence[CheckpointRow], restorer: Restorer
+    ) -> set[int]:
+        return {
+            row.seq
+            for row in found
+            if str(restorer.metadata(row, restorer.envelope(row)).get("run_id")) not in wanted
+        }
+
+    for thread_id in _threads_of_runs(engine, reading, wanted):
+        listing.adopt(engine, thread_id, reading.serde)
+        reduce_thread(engine, reading, thread_id, others)
+
+
+def _threads_of_runs(engine: Engine, reading: Reading, run_ids: set[str]) -> list[str]:
+    found: dict[str, None] = {}
+    for run_id in run_ids:
+        query = configs.query(None, {"run_id": run_id}, None, None)
+        for page in listing.pages(engine, reading, query):
+            found.update((snapshot.thread_id, None) for snapshot in page)
+    return list(found)
+
+
+def reduce_thread(engine: Engine, reading: Reading, thread_id: str, keep: Keep) -> None:
+    """Drop all checkpoints of a thread but those that `keep` names, and what only they used."""
+    engine.open()
+
+    def work(session: Session) -> int:
+        thread = rows.find_thread(session, engine.sealer, thread_id)
+        if thread is None:
+            return engine.epoch
+        restorer = reading.restorer(engine, session, thread)
+        left = dropped = 0
+        for row in session.all("namespaces", thread.number):
+            namespace = rows.opened_namespace(
+                engine.sealer, (row[0], thread.number, *row[1:]), thread.thread_id
+            )
+            found = _checkpoints(engine, session, namespace, thread_id)
+            kept = keep(namespace, found, restorer)
+            left += len(kept)
+            if len(kept) < len(found):
+                dropped += 1
+                _Reduction(engine, session, thread, namespace, restorer).run(found, kept)
+        if not dropped:
+            return engine.epoch
+        if not left:
+            return _delete(engine, session, thread)
+        _sweep(engine, session, thread, restorer)
+        return engine.tick(session)
+
+    epoch = engine.db.write(work)
+    if epoch != engine.epoch:
+        engine.forget(epoch)
+
+
+def _checkpoints(
+    engine: Engine, session: Session, namespace: NamespaceRow, thread_id: str
+) -> list[CheckpointRow]:
+    found = session.all("checkpoints_page", namespace.ns, 1 << 62, -1)
+    return [
+        rows.opened_checkpoint(engine.sealer, row, namespace.ns, thread_id)
+        for row in reversed(found)
+    ]
+
+
+class _Reduction:
+    """Drops checkpoints of one namespace; kept ones take the history of delta channels along."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        thread: ThreadRow,
+        namespace: NamespaceRow,
+        restorer: Restorer,
+    ):
+        self._engine = engine
+        self._session = session
+        self._thread = thread
+        self._namespace = namespace
+        self._restorer = restorer
+
+    def run(self, found: Sequence[CheckpointRow], kept: set[int]) -> None:
+        session, ns = self._session, self._namespace.ns
+        names = {row.id for row in found if row.seq in kept}
+        tally = bytes(rows.TALLY_BYTES)
+        folded = {
+            row.seq: self._folded(row)
+            for row in found
+            if row.seq in kept and row.parent is not None and row.parent not in names
+        }
+        for row in found:
+            if row.seq not in kept:
+                session.run("checkpoint_delete", row.seq)
+                session.run("writes_delete_of", ns, row.id)
+            elif folded.get(row.seq):
+                self._replace(row, folded[row.seq])
+        for (tag,) in session.all("checkpoints_seals", ns):
+            tally = rows.tally_with(tally, tag)
+        self._move(max(kept, default=0), len(kept), tally)
+
+    def _folded(self, row: CheckpointRow) -> dict[str, Any]:
+        tree = self._restorer.envelope(row)
+        channels = self._delta_channels(row, tree)
+        if not channels:
+            return {}
+        walk = Walk(
+            self._engine, self._session, self._thread, self._namespace, self._restorer, channels
+        )
+        walk.run(row)
+        return walk.folded()
+
+    def _delta_channels(self, row: CheckpointRow, tree: list[Any]) -> list[str]:
+        """Channels with a version and no value, that may have to be rebuilt from ancestors.
+
+        LangGraph counts the steps since a delta channel's last snapshot in the metadata. Where a
+        thread has no such counts, every channel of the user's own is taken: too much is safe.
+        """
+        without = set(tree[4] or {}) - set(tree[envelope.VALUES])
+        counts = self._restorer.metadata(row, tree).get("counters_since_delta_snapshot")
+        folded = set(tree[envelope.FOLDED] or {})
+        if counts:
+            return sorted(without & (set(counts) | folded))
+        return sorted(
+            name for name in without if name in folded or not name.startswith(("__", "branch:"))
+        )
+
+    def _replace(self, row: CheckpointRow, folded: dict[str, Any]) -> None:
+        engine = self._engine
+        tree = self._restorer.envelope(row)
+        tree[envelope.FOLDED] = folded
+        frame = engine.frames.encode(pack(tree), references=True)
+        place = rows.checkpoint_place(row.ns, row.id, row.parent)
+        self._session.run(
+            "checkpoint_replace", row.parent, engine.sealer.seal(place, frame), row.seq
+        )
+
+    def _move(self, head: int, checkpoints: int, tally: bytes) -> None:
+        old = self._namespace
+        new = NamespaceRow(
+            ns=old.ns,
+            thread=old.thread,
+            checkpoint_ns=old.checkpoint_ns,
+            head=head,
+            checkpoints=checkpoints,
+            tally=tally if self._engine.protected else b"",
+        )
+        self._session.run(
+            "namespace_set", new.head, new.checkpoints, new.tally,
+            rows.sealed_namespace(self._engine.sealer, new), new.ns,
+        )
+
+
+def _sweep(engine: Engine, session: Session, thread: ThreadRow, restorer: Restorer) -> None:
+    """Remove a thread's contents that nothing names any more, neither here nor elsewhere."""
+    first, last = rows.blob_bounds(thread.number)
+    reached = _reachable(engine, session, thread, restorer)
+    used = reached | {row[0] for row in session.all("shares_of_blobs", first, last)}
+    used |= _inside(engine, session, used - reached, thread.thread_id)
+    own = [row[0] for row in session.all("blob_keys", *rows.part_bounds(first, last))]
+    gone = [blob for blob in own if blob not in used]
+    for blob in gone:
+        rows.delete_blob(session, blob)
+    if gone:
+        spent = max(thread.spent, max(gone) - first)
+        seal = engine.sealer.seal(rows.thread_place(thread.number, thread.thread_id, spent), b"")
+        session.run("thread_spend", spent, seal, thread.number)
+    unused = [r[0] for r in session.all("shares_of_thread", thread.number) if r[0] not in reached]
+    for blob in unused:
+        session.run("share_delete", thread.number, blob)
+    _release(session, unused)
+
+
+def _reachable(
+    engine: Engine, session: Session, thread: ThreadRow, restorer: Restorer
+) -> set[int]:
+    """Every content that a thread's checkpoints and writes name, directly or not."""
+    base = thread.number << BLOB_BITS
+    found: set[int] = set()
+    for row in session.all("namespaces", thread.number):
+        for checkpoint in session.all("checkpoints_page", row[0], 1 << 62, -1):
+            opened = rows.opened_checkpoint(engine.sealer, checkpoint, row[0], thread.thread_id)
+            found.update(named_by_envelope(restorer.content(opened.frame), base))
+        for written in session.all("writes_all", row[0]):
+            opened_writes = rows.opened_writes(engine.sealer, written, row[0], thread.thread_id)
+            found.update(named_by_writes(restorer.content(opened_writes.frame), base))
+    return found | _inside(engine, session, found, thread.thread_id)
+
+
+def named_by_envelope(raw: bytes, base: int) -> set[int]:
+    """The contents that an envelope names directly."""
+    tree = unpacked(raw)
+    values = [*tree[envelope.VALUES].values(), tree[envelope.METADATA], tree[envelope.EXTRA]]
+    if tree[0] & envelope.WALKED:
+        values.extend(tree[index] for index in envelope.WALKABLE)
+    for seed, writes in (tree[envelope.FOLDED] or {}).values():
+        values.extend(value for _, value in writes)
+        if seed is not None:
+            values.append(seed)
+    return {blob for value in values for blob in references_of(value, base)}
+
+
+def named_by_writes(raw: bytes, base: int) -> set[int]:
+    """The contents that a task's writes name directly."""
+    return {blob for value in unpacked(raw)[3] for blob in references_of(value, base)}
+
+
+def _inside(engine: Engine, session: Session, blobs: set[int], thread_id: str) -> set[int]:
+    """The contents that other contents name, directly or not."""
+    found: set[int] = set()
+    waiting = list(blobs)
+    while waiting:
+        blob = waiting.pop()
+        for number, _, stored in rows.read_blobs(session, blob, blob):
+            frame = engine.sealer.open(rows.blob_place(number), stored)
+            if has_references(frame):
+                raw = open_blob(engine, session, number, stored, thread_id)
+                inner = set(references_of(raw, number >> BLOB_BITS << BLOB_BITS)) - found - blobs
+                found |= inner
+                waiting.extend(inner)
+    return found

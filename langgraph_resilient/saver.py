@@ -1,0 +1,449 @@
+"""ResilientSaver: LangGraph's vocabulary to records and back. Every a* method is one hop.
+
+This module knows LangGraph's configs and tuples, and no SQL, no bytes and no asyncio.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
+from typing_extensions import Self
+
+from langgraph_resilient import configs, history, listing, recording, retention
+from langgraph_resilient.engine import Engine
+from langgraph_resilient.errors import ConfigurationError
+from langgraph_resilient.options import Options
+from langgraph_resilient.records import Snapshot
+from langgraph_resilient.serde import ResilientSerde
+from langgraph_resilient.store.sqlite import Target
+
+T = TypeVar("T")
+
+
+class ResilientSaver(BaseCheckpointSaver[Any]):
+    """A drop-in for ``SqliteSaver`` and ``AsyncSqliteSaver``: compressed and crash-safe.
+
+    One saver serves ``invoke`` and ``ainvoke``, any thread and any event loop. Values are stored
+    once by content, so that the cost of a step follows what the step changed.
+
+    Args:
+        conn: your own ``sqlite3.Connection``, as for ``SqliteSaver(conn)``. Better:
+            `from_conn_string`, which reads and writes at once.
+        serde: a serializer of your own, for example ``EncryptedSerializer``. What it makes is
+            opaque: it is compressed and stored per channel version, not per message.
+        **options: see `langgraph_resilient.options.Options`.
+
+    Promises: when `put` or `put_writes` returned, the data survives kill -9 (and with
+    ``synchronous="FULL"``, the default, a power cut). A failed call leaves nothing behind.
+    """
+
+    def __init__(
+        self,
+        conn: sqlite3.Connection | None = None,
+        *,
+        serde: SerializerProtocol | None = None,
+        **options: Any,
+    ) -> None:
+        if conn is not None and not isinstance(conn, sqlite3.Connection):
+            raise ConfigurationError(
+                f"ResilientSaver(conn) takes a sqlite3.Connection, not {type(conn).__name__}; "
+                'for a path use ResilientSaver.from_conn_string("agent.db")'
+            )
+        if conn is None:
+            raise ConfigurationError(
+                'give a connection, or use ResilientSaver.from_conn_string("agent.db")'
+            )
+        self._start(Engine(Target(":memory:", False, None, {}), Options.build(options), conn), serde)
+
+    def _start(self, engine: Engine, serde: SerializerProtocol | None) -> None:
+        self._engine = engine
+        native = ResilientSerde(engine.policy)
+        super().__init__(serde=native if serde is None else serde)
+
+    @classmethod
+    def from_conn_string(
+        cls,
+        conn_string: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        **options: Any,
+    ) -> Self:
+        """A saver on a file, usable at once and in ``with`` and ``async with``.
+
+        Args:
+            conn_string: a path, ``":memory:"``, a SQLite URI (``file:agent.db?mode=ro``).
+            serde: see the class.
+            **options: see `langgraph_resilient.options.Options`.
+
+        Raises:
+            ConfigurationError: the string or an option cannot work.
+        """
+        saver = cls.__new__(cls)
+        saver._start(Engine(Target.parse(conn_string), Options.build(options)), serde)
+        return saver
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._engine.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await self._hop(self._engine.open)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._hop(self._engine.db.close)
+        self.close()
+
+    def close(self) -> None:
+        """Finish what was begun and release the file. Closing twice is harmless.
+
+        A connection that you gave stays open: it is yours.
+        """
+        self._engine.close()
+
+    async def aclose(self) -> None:
+        """`close`, for coroutines."""
+        await self.__aexit__(None, None, None)
+
+    def setup(self) -> None:
+        """Make the tables. Never needed: every operation does it."""
+        self._engine.open()
+
+    @property
+    def is_setup(self) -> bool:
+        """Whether the tables are known to exist."""
+        return self._engine.ready
+
+    @property
+    def conn(self) -> sqlite3.Connection:
+        """The write connection, for tools that look at a ``SqliteSaver``'s; hold `lock` meanwhile."""
+        self._engine.open()
+        return self._engine.db.connection
+
+    @property
+    def lock(self) -> threading.RLock:  # type: ignore[valid-type]
+        """Guards `conn`."""
+        return self._engine.db.lock
+
+    @contextmanager
+    def cursor(self, transaction: bool = True) -> Iterator[sqlite3.Cursor]:
+        """A cursor on `conn` under `lock`; commits at the end, or rolls back on an exception."""
+        with self.lock:
+            cursor = self.conn.cursor()
+            try:
+                yield cursor
+            except BaseException:
+                if transaction:
+                    self.conn.rollback()
+                raise
+            else:
+                if transaction:
+                    self.conn.commit()
+            finally:
+                cursor.close()
+
+    # --- serializers --------------------------------------------------------------------------
+
+    def _user_serde(self) -> SerializerProtocol | None:
+        serde = self.serde
+        return None if isinstance(serde, ResilientSerde) else maybe_add_typed_methods(serde)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> ResilientSaver:
+        """A saver on the same database that strict mode lets restore more types."""
+        if not isinstance(self.serde, ResilientSerde):
+            return super().with_allowlist(extra_allowlist)  # type: ignore[return-value]
+        serde = self.serde.with_allowlist(extra_allowlist)
+        if serde is self.serde:
+            return self
+        clone = copy.copy(self)
+        clone.serde = serde
+        return clone
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """Integers for new threads; a thread that ``SqliteSaver`` began goes on with its strings."""
+        if current is None:
+            return 1
+        if isinstance(current, str):
+            number = int(current.split(".")[0]) + 1
+            return f"{number:032}.{random.random():016}"
+        return current + 1
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that a config names, or the newest of its thread and namespace.
+
+        Returns:
+            None when there is no such checkpoint.
+
+        Raises:
+            DataCorrupt: it is there but damaged; damage never reads as absence.
+        """
+        spot = configs.spot(config)
+        found = listing.get(self._engine, self._reader(), spot)
+        if found is None:
+            return None
+        return _tuple(found, config if spot.checkpoint_id else None)
+
+    def _reader(self) -> listing.Reading:
+        policy = self.serde.policy if isinstance(self.serde, ResilientSerde) else None
+        return listing.Reading(serde=self._user_serde(), policy=policy)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, the one written last first.
+
+        Reads a page at a time; no lock and no cursor is held while the caller works.
+
+        Args:
+            config: the thread (and namespace, and checkpoint) to list; None for all threads.
+            filter: metadata keys and the values they must equal.
+            before: only checkpoints written before this one.
+            limit: how many at most.
+        """
+        pages = listing.pages(
+            self._engine, self._reader(), configs.query(config, filter, before, limit)
+        )
+        for page in pages:
+            for snapshot in page:
+                yield _tuple(snapshot)
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What some channels' values are rebuilt from; see the base class for the contract."""
+        if not channels:
+            return {}
+        return history.read(self._engine, self._reader(), configs.spot(config), channels)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint; durable on return, all or nothing.
+
+        Returns:
+            The config that names it.
+
+        Raises:
+            ValueRefused: a value cannot be stored so that it comes back equal.
+            StorageError: the database could not store it.
+        """
+        spot = configs.spot(config)
+        described = configs.metadata(config, metadata)
+        listing.adopt(self._engine, spot.thread_id)
+        self._engine.change(
+            spot.thread_id,
+            lambda draft: recording.put(
+                draft,
+                spot.checkpoint_ns,
+                checkpoint,  # type: ignore[arg-type]
+                described,
+                spot.checkpoint_id,
+                self._user_serde(),
+            ),
+        )
+        return {
+            "configurable": {
+                "thread_id": config["configurable"]["thread_id"],
+                "checkpoint_ns": spot.checkpoint_ns,
+                "checkpoint_id": checkpoint["id"],
+            }
+        }
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Store what a task wrote; durable on return, all or nothing. Doing it twice is harmless.
+
+        Raises:
+            ValueRefused: a value cannot be stored so that it comes back equal.
+            StorageError: the database could not store it.
+        """
+        spot = configs.spot(config)
+        if spot.checkpoint_id is None:
+            raise ConfigurationError("put_writes needs a checkpoint_id in config['configurable']")
+        if not writes:
+            return
+        listing.adopt(self._engine, spot.thread_id)
+        self._engine.change(
+            spot.thread_id,
+            lambda draft: recording.put_writes(
+                draft,
+                spot.checkpoint_ns,
+                spot.checkpoint_id or "",
+                writes,
+                str(task_id),
+                task_path,
+                self._user_serde(),
+            ),
+        )
+
+    # --- retention ----------------------------------------------------------------------------
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete all of a thread: checkpoints, writes, contents that no other thread uses."""
+        retention.delete_thread(self._engine, str(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints (with their writes) whose metadata carry one of the run ids.
+
+        Safe for delta channels: what kept checkpoints are rebuilt from is kept with them.
+        """
+        retention.delete_for_runs(self._engine, self._reader(), [str(item) for item in run_ids])
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy all checkpoints and writes of a thread; contents are shared, not copied.
+
+        Raises:
+            ConfigurationError: the target thread already has checkpoints.
+        """
+        retention.copy_thread(self._engine, str(source_thread_id), str(target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Keep only the newest checkpoint of each namespace, or nothing.
+
+        Safe for delta channels: what the kept checkpoint is rebuilt from is kept with it.
+
+        Args:
+            thread_ids: the threads.
+            strategy: ``"keep_latest"`` or ``"delete"``.
+        """
+        retention.prune(self._engine, self._reader(), [str(item) for item in thread_ids], strategy)
+
+    # --- coroutines: one hop each ---------------------------------------------------------------
+
+    async def _hop(self, function: Callable[[], T]) -> T:
+        return await self._engine.offload.run(function)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`get_tuple`, for coroutines."""
+        return await self._hop(partial(self.get_tuple, config))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """`list`, for coroutines; one hop a page."""
+        pages = listing.pages(
+            self._engine, self._reader(), configs.query(config, filter, before, limit)
+        )
+        while (page := await self._hop(partial(next, pages, None))) is not None:
+            for snapshot in page:
+                yield _tuple(snapshot)
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """`put`, for coroutines."""
+        return await self._hop(partial(self.put, config, checkpoint, metadata, new_versions))
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """`put_writes`, for coroutines."""
+        await self._hop(partial(self.put_writes, config, writes, task_id, task_path))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """`delete_thread`, for coroutines."""
+        await self._hop(partial(self.delete_thread, thread_id))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`delete_for_runs`, for coroutines."""
+        await self._hop(partial(self.delete_for_runs, run_ids))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`copy_thread`, for coroutines."""
+        await self._hop(partial(self.copy_thread, source_thread_id, target_thread_id))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """`prune`, for coroutines."""
+        await self._hop(partial(self.prune, thread_ids, strategy=strategy))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """`get_delta_channel_history`, for coroutines."""
+        return await self._hop(
+            partial(self.get_delta_channel_history, config=config, channels=channels)
+        )
+
+
+def _tuple(found: Snapshot, config: RunnableConfig | None = None) -> CheckpointTuple:
+    def named(checkpoint_id: str) -> RunnableConfig:
+        return {
+            "configurable": {
+                "thread_id": found.thread_id,
+                "checkpoint_ns": found.checkpoint_ns,
+                "checkpoint_id": checkpoint_id,
+            }
+        }
+
+    return CheckpointTuple(
+        config=config or named(found.checkpoint_id),
+        checkpoint=found.checkpoint,  # type: ignore[arg-type]
+        metadata=found.metadata,  # type: ignore[arg-type]
+        parent_config=named(found.parent_id) if found.parent_id else None,
+        pending_writes=[(w.task_id, w.channel, w.value) for w in found.writes],
+    )

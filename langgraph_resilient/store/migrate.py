@@ -1,0 +1,51 @@
+"""Brings a database to the schema of this release: numbered scripts, each with its record."""
+
+from __future__ import annotations
+
+from langgraph_resilient.errors import SchemaTooNew
+from langgraph_resilient.store import queries
+from langgraph_resilient.store.sqlite import Session
+
+def version_of(session: Session) -> int:
+    """The schema version of the database; 0 when it has none of our tables."""
+    if not session.raw(
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'resilient_meta'"
+    ):
+        return 0
+    row = session.raw("SELECT number FROM resilient_meta WHERE name = 'schema'")
+    return int(row[0][0]) if row else 0
+
+
+def newest() -> int:
+    """The schema version this release writes."""
+    return queries.migrations()[-1][0]
+
+
+def check(version: int, where: str) -> None:
+    """Refuse a schema that this release does not know.
+
+    Raises:
+        SchemaTooNew: the file was written by a newer release.
+    """
+    if version > newest():
+        raise SchemaTooNew(
+            f"{where} has schema version {version}, this release knows up to {newest()}; "
+            "upgrade langgraph-resilient to open it"
+        )
+
+
+def upgrade(session: Session, where: str) -> int:
+    """Apply every missing script inside the caller's write transaction; the version reached.
+
+    Two processes may do this at once: the write transaction makes the second one see the first
+    one's work.
+    """
+    version = version_of(session)
+    check(version, where)
+    for number, script in queries.migrations():
+        if number > version:
+            for statement in queries.statements(script):
+                session.raw(statement)
+            session.run("meta_put", "schema", number, b"")
+            version = number
+    return version

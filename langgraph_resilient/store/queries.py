@@ -1,0 +1,56 @@
+"""Loads the named SQL statements. The domain speaks names; the text lives in ``sql/*.sql``.
+
+A file holds blocks of ``-- name: some_name`` followed by a one-line comment and one statement.
+Written after the idea of procrastinate's query files.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from importlib import resources
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+def parse(text: str) -> dict[str, str]:
+    """The statements of one file by name, comments removed."""
+    parts = _NAME.split(text)
+    found: dict[str, str] = {}
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        if name in found:
+            raise ValueError(f"the query {name} is defined twice")
+        lines = [line for line in body.splitlines() if line and not line.startswith("--")]
+        found[name] = "\n".join(lines).rstrip().rstrip(";")
+    return found
+
+
+@lru_cache(maxsize=1)
+def load() -> dict[str, str]:
+    """Every statement by name."""
+    found: dict[str, str] = {}
+    folder = resources.files("langgraph_resilient.store") / "sql"
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        if entry.name.endswith(".sql"):
+            found.update(parse(entry.read_text("utf-8")))
+    return found
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Numbered schema changes, in order: (version, script)."""
+    folder = resources.files("langgraph_resilient.store") / "sql" / "migrations"
+    scripts = [
+        (int(entry.name.split("_")[0]), entry.read_text("utf-8"))
+        for entry in folder.iterdir()
+        if entry.name.endswith(".sql")
+    ]
+    return sorted(scripts)
+
+
+def statements(script: str) -> list[str]:
+    """The statements of a migration script, without comments.
+
+    They are run one by one, never by ``executescript``, which would commit the transaction.
+    """
+    lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
+    return [part.strip() for part in "\n".join(lines).split(";") if part.strip()]

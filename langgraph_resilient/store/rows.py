@@ -1,0 +1,309 @@
+"""Sealed rows: what stands in a column is only believed when its seal fits its place.
+
+Every function runs inside a session that the caller opened. Knows frames, no objects.
+"""
+
+from __future__ import annotations
+
+from langgraph_resilient.codec.digest import name_hash
+from langgraph_resilient.codec.keys import unpack_name
+from langgraph_resilient.codec.seal import Sealer
+from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt, TamperDetected
+from langgraph_resilient.records import (
+    BLOB_BITS,
+    ORDINALS,
+    CheckpointRow,
+    NamespaceRow,
+    ThreadRow,
+    WritesRow,
+)
+from langgraph_resilient.store.sqlite import Row, Session
+
+TALLY_BYTES = 16
+PART_BITS = 8
+_PART_MASK = (1 << PART_BITS) - 1
+_PART_BYTES = 990
+"""Four of these and their cell headers fill a page of 4096 bytes."""
+_PARTS_BELOW = 24_000
+
+
+def number_bytes(number: int) -> bytes:
+    """A row number inside a place."""
+    return number.to_bytes(8, "big", signed=True)
+
+
+# --- places: what a seal is bound to ----------------------------------------------------------
+
+
+def thread_place(number: int, thread_id: str, spent: int) -> bytes:
+    """Where the seal of a thread's row belongs."""
+    return b"T" + number_bytes(number) + number_bytes(spent) + thread_id.encode("utf-8", "surrogatepass")
+
+
+def namespace_place(row: NamespaceRow) -> bytes:
+    """Where the seal of a namespace's row belongs."""
+    return b"".join(
+        (
+            b"N",
+            number_bytes(row.ns),
+            number_bytes(row.thread),
+            number_bytes(row.head),
+            number_bytes(row.checkpoints),
+            row.tally.ljust(TALLY_BYTES, b"\0"),
+            row.checkpoint_ns.encode("utf-8", "surrogatepass"),
+        )
+    )
+
+
+def checkpoint_place(ns: int, id: bytes, parent: bytes | None) -> bytes:
+    """Where the seal of a checkpoint's frame belongs."""
+    return b"C" + number_bytes(ns) + bytes((min(len(id), 255),)) + id + (parent or b"")
+
+
+def writes_place(ns: int, checkpoint: bytes, task: bytes) -> bytes:
+    """Where the seal of a task's writes belongs."""
+    return b"W" + number_bytes(ns) + bytes((min(len(checkpoint), 255),)) + checkpoint + task
+
+
+def blob_place(blob: int) -> bytes:
+    """Where the seal of a blob's frame belongs."""
+    return b"B" + number_bytes(blob)
+
+
+def template_place(template: int) -> bytes:
+    """Where the seal of a template's frame belongs."""
+    return b"P" + number_bytes(template)
+
+
+# --- threads and namespaces -------------------------------------------------------------------
+
+
+def find_thread(session: Session, sealer: Sealer, thread_id: str) -> ThreadRow | None:
+    """A thread by its name.
+
+    Raises:
+        CheckpointCorrupt: its row, or the way to it, is damaged; it is not reported as missing.
+    """
+    row = session.one("thread_by_id", thread_id)
+    if row is None:
+        if any(other[1] == thread_id for other in session.all("thread_by_hash", name_hash(thread_id))):
+            raise CheckpointCorrupt(
+                f"thread {thread_id!r}: the index that leads to it is damaged; "
+                "run `langgraph-resilient verify`, then SQLite's REINDEX",
+                thread_id=thread_id,
+            )
+        return None
+    return opened_thread(sealer, row[0], thread_id, row[1], row[2])
+
+
+def opened_thread(sealer: Sealer, number: int, thread_id: str, spent: int, seal: bytes) -> ThreadRow:
+    """A thread's row, its seal checked."""
+    try:
+        sealer.open(thread_place(number, thread_id, spent), seal)
+    except (DataCorrupt, TypeError, AttributeError, OverflowError) as error:
+        raise _damaged(error, f"thread {thread_id!r}: its row", thread_id) from None
+    return ThreadRow(number=number, thread_id=thread_id, spent=spent)
+
+
+def find_namespace(
+    session: Session, sealer: Sealer, thread: ThreadRow, checkpoint_ns: str
+) -> NamespaceRow | None:
+    """One namespace of a thread.
+
+    Raises:
+        CheckpointCorrupt: its row, or the way to it, is damaged; it is not reported as missing.
+    """
+    row = session.one("namespace", thread.number, checkpoint_ns)
+    if row is None:
+        scan = session.all("namespaces_scan", thread.number) if checkpoint_ns == "" else []
+        if any(other[1] == checkpoint_ns for other in scan):
+            raise CheckpointCorrupt(
+                f"thread {thread.thread_id!r}: the index of its namespaces is damaged; "
+                "run `langgraph-resilient verify`, then SQLite's REINDEX",
+                thread_id=thread.thread_id,
+            )
+        return None
+    ns, head, checkpoints, tally, seal = row
+    return opened_namespace(
+        sealer, (ns, thread.number, checkpoint_ns, head, checkpoints, tally, seal), thread.thread_id
+    )
+
+
+def opened_namespace(sealer: Sealer, row: Row, thread_id: str) -> NamespaceRow:
+    """A namespace's row, its seal checked."""
+    ns, thread, checkpoint_ns, head, checkpoints, tally, seal = row
+    try:
+        found = NamespaceRow(
+            ns=ns, thread=thread, checkpoint_ns=checkpoint_ns,
+            head=head, checkpoints=checkpoints, tally=tally,
+        )
+        sealer.open(namespace_place(found), seal)
+    except (DataCorrupt, TypeError, AttributeError, OverflowError) as error:
+        raise _damaged(
+            error, f"thread {thread_id!r}, namespace {checkpoint_ns!r}: its row", thread_id
+        ) from None
+    return found
+
+
+def sealed_namespace(sealer: Sealer, row: NamespaceRow) -> bytes:
+    """The seal of a namespace's row."""
+    return sealer.seal(namespace_place(row), b"")
+
+
+def check_tally(session: Session, row: NamespaceRow, thread_id: str) -> None:
+    """Whether exactly the checkpoints that were written are there (for keyed seals).
+
+    Raises:
+        TamperDetected: a row was added, removed or replaced.
+    """
+    total = count = 0
+    for (tag,) in session.all("checkpoints_seals", row.ns):
+        total += int.from_bytes(tag, "big")
+        count += 1
+    if count != row.checkpoints or (total % (1 << 128)).to_bytes(TALLY_BYTES, "big") != row.tally:
+        raise TamperDetected(
+            f"thread {thread_id!r}, namespace {row.checkpoint_ns!r}: rows were added, removed or "
+            f"replaced without the key ({count} checkpoints found, {row.checkpoints} written)",
+            thread_id=thread_id,
+        )
+
+
+def tally_with(tally: bytes, added: bytes | None, removed: bytes | None = None) -> bytes:
+    """The tally after a stored frame came and another one went."""
+    total = int.from_bytes(tally, "big")
+    if added is not None:
+        total += int.from_bytes(added[-TALLY_BYTES:], "big")
+    if removed is not None:
+        total -= int.from_bytes(removed[-TALLY_BYTES:], "big")
+    return (total % (1 << 128)).to_bytes(TALLY_BYTES, "big")
+
+
+# --- checkpoints and writes -------------------------------------------------------------------
+
+
+def opened_checkpoint(sealer: Sealer, row: Row, ns: int, thread_id: str) -> CheckpointRow:
+    """A checkpoint's row, its seal checked."""
+    seq, id, parent, stored = row
+    try:
+        frame = sealer.open(checkpoint_place(ns, id, parent), stored)
+    except (DataCorrupt, TypeError, AttributeError, OverflowError) as error:
+        raise _damaged(
+            error, f"thread {thread_id!r}, checkpoint {readable(id)}: its row", thread_id, readable(id)
+        ) from None
+    return CheckpointRow(seq=seq, ns=ns, id=id, parent=parent, frame=frame)
+
+
+def head_of(
+    session: Session, sealer: Sealer, row: NamespaceRow, thread_id: str
+) -> CheckpointRow | None:
+    """The newest checkpoint of a namespace, or None when it has none.
+
+    Raises:
+        CheckpointCorrupt: the newest checkpoint on record is not there, or another one is newer.
+    """
+    if not row.checkpoints:
+        if session.one("checkpoint_last", row.ns) is not None:
+            raise CheckpointCorrupt(
+                f"thread {thread_id!r}: checkpoints are there that its record does not know",
+                thread_id=thread_id,
+            )
+        return None
+    found = session.one("checkpoint_by_seq", row.head, row.ns)
+    if found is None:
+        raise CheckpointCorrupt(
+            f"thread {thread_id!r}, namespace {row.checkpoint_ns!r}: its newest checkpoint is "
+            "missing; run `langgraph-resilient verify`",
+            thread_id=thread_id,
+        )
+    return opened_checkpoint(sealer, found, row.ns, thread_id)
+
+
+def writes_of(
+    session: Session, sealer: Sealer, ns: int, checkpoint: bytes, thread_id: str
+) -> list[WritesRow]:
+    """What tasks wrote under one checkpoint."""
+    return [
+        opened_writes(sealer, (checkpoint, task, stored), ns, thread_id)
+        for task, stored in session.all("writes_of", ns, checkpoint)
+    ]
+
+
+def opened_writes(sealer: Sealer, row: Row, ns: int, thread_id: str) -> WritesRow:
+    """A task's writes, the seal checked."""
+    checkpoint, task, stored = row
+    try:
+        frame = sealer.open(writes_place(ns, checkpoint, task), stored)
+    except (DataCorrupt, TypeError, AttributeError, OverflowError) as error:
+        raise _damaged(
+            error,
+            f"thread {thread_id!r}, checkpoint {readable(checkpoint)}: the pending writes of task "
+            f"{readable(task)}",
+            thread_id,
+            readable(checkpoint),
+        ) from None
+    return WritesRow(ns=ns, checkpoint=checkpoint, task=task, frame=frame)
+
+
+def readable(name: object) -> str:
+    """A stored name for a message, whatever its state."""
+    try:
+        return unpack_name(name)  # type: ignore[arg-type]
+    except (DataCorrupt, TypeError, AttributeError):
+        return repr(name)
+
+
+def blob_bounds(thread: int) -> tuple[int, int]:
+    """The lowest and the highest number that a thread's blobs can have."""
+    return thread << BLOB_BITS, (thread << BLOB_BITS) + ORDINALS - 1
+
+
+def part_bounds(first: int, last: int) -> tuple[int, int]:
+    """The lowest and the highest number of the parts of a range of blobs."""
+    return first << PART_BITS, (last << PART_BITS) + (1 << PART_BITS) - 1
+
+
+def parts_of(blob: int, address: bytes, stored: bytes) -> list[Row]:
+    """The rows of a content.
+
+    Contents of a few kilobytes would leave much of a page empty, so they are cut into parts of
+    which several fill one; long ones fill overflow pages by themselves.
+    """
+    first = blob << PART_BITS
+    if not _PART_BYTES < len(stored) <= _PARTS_BELOW:
+        return [(first, address, stored)]
+    cuts = range(0, len(stored), _PART_BYTES)
+    return [
+        (first + index, None if index else address, stored[cut : cut + _PART_BYTES])
+        for index, cut in enumerate(cuts)
+    ]
+
+
+def read_blobs(session: Session, first: int, last: int) -> list[tuple[int, bytes, bytes]]:
+    """Contents whose numbers are neighbours: (blob, address, stored bytes)."""
+    found: list[tuple[int, bytes, bytes]] = []
+    pieces: list[bytes] = []
+    for part, at, stored in session.all("blob_parts", *part_bounds(first, last)):
+        if not part & _PART_MASK:
+            found.append((part >> PART_BITS, at, stored))
+            pieces = [stored]
+        elif found and part >> PART_BITS == found[-1][0] and part & _PART_MASK == len(pieces):
+            pieces.append(stored)
+            found[-1] = (*found[-1][:2], b"".join(pieces))
+    return found
+
+
+def delete_blob(session: Session, blob: int) -> None:
+    """Remove a content."""
+    session.run("blob_delete", *part_bounds(blob, blob))
+
+
+def _damaged(
+    error: Exception, what: str, thread_id: str, checkpoint_id: str | None = None
+) -> DataCorrupt:
+    kind = type(error) if isinstance(error, DataCorrupt) and type(error) is not DataCorrupt else CheckpointCorrupt
+    reason = str(error) if isinstance(error, DataCorrupt) else "a column has a value of a wrong kind"
+    return kind(
+        f"{what} is damaged: {reason}; run `langgraph-resilient verify` for all findings",
+        thread_id=thread_id,
+        checkpoint_id=checkpoint_id,
+    )

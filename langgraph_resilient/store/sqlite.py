@@ -1,0 +1,543 @@
+"""SQLite: connections, transactions and group commit. Knows rows, no objects.
+
+One connection writes, a few read. Writers queue their work; whoever gets the lock commits what
+all of them queued, and each returns only when its own work is durable. Errors of the driver are
+translated here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from langgraph_resilient.errors import (
+    ConfigurationError,
+    DatabaseCorrupt,
+    DatabaseFull,
+    DatabaseLocked,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    SaverClosed,
+    StorageError,
+)
+from langgraph_resilient.options import Options
+from langgraph_resilient.store import queries
+
+Row = tuple[Any, ...]
+
+
+class Conflict(Exception):
+    """Another writer was faster: look again and do the work anew. Never reaches a user."""
+
+
+def translated(error: sqlite3.Error, where: str) -> Exception:
+    """The package's error for one of the driver's."""
+    text = str(error)
+    lower = text.lower()
+    if isinstance(error, sqlite3.IntegrityError):
+        return Conflict(text)
+    for words, kind, advice in _TRANSLATIONS:
+        if any(word in lower for word in words):
+            return kind(f"{where}: {text}; {advice}")
+    return StorageError(f"{where}: {type(error).__name__}: {text}")
+
+
+_TRANSLATIONS: tuple[tuple[tuple[str, ...], Callable[[str], Exception], str], ...] = (
+    (
+        ("is locked", "busy"),
+        DatabaseLocked,
+        "another process holds it; wait, stop that process, or raise busy_timeout",
+    ),
+    (
+        ("disk is full", "too big for the file"),
+        DatabaseFull,
+        "free some space, then try again; what was acknowledged before is safe",
+    ),
+    (
+        ("readonly", "read-only"),
+        DatabaseReadOnly,
+        "make the file and its folder writable, or only read from it",
+    ),
+    (
+        ("malformed", "not a database", "corrupt"),
+        DatabaseCorrupt,
+        "run `langgraph-resilient verify` and restore a copy, or export what is readable",
+    ),
+    (
+        ("closed database",),
+        SaverClosed,
+        "the saver was closed; open a new one, or keep its `with` block open while the graph runs",
+    ),
+    (
+        ("created in a thread",),
+        ConfigurationError,
+        "open the connection with sqlite3.connect(..., check_same_thread=False)",
+    ),
+    (
+        ("unable to open", "disk i/o error", "no such vfs"),
+        DatabaseUnreachable,
+        "check that the path exists, its permissions, free space, quotas and file size limits",
+    ),
+    (
+        ("interrupted",),
+        StorageError,
+        "the statement was interrupted; nothing of it was stored, try again",
+    ),
+)
+
+
+class Session:
+    """Runs named queries on one connection, inside a transaction that somebody else opened."""
+
+    def __init__(self, connection: sqlite3.Connection, where: str):
+        self._connection = connection
+        self._where = where
+        self._sql = queries.load()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection, for a reader of foreign tables; transactions stay the opener's."""
+        return self._connection
+
+    def _execute(self, name: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        try:
+            return cursor.execute(self._sql[name], parameters)
+        except sqlite3.Error as error:
+            raise translated(error, self._where) from error
+
+    def all(self, name: str, *parameters: Any) -> list[Row]:
+        """Every row of a query."""
+        cursor = self._execute(name, parameters)
+        try:
+            return cursor.fetchall()
+        except sqlite3.Error as error:
+            raise translated(error, self._where) from error
+
+    def one(self, name: str, *parameters: Any) -> Row | None:
+        """The first row of a query, or None."""
+        cursor = self._execute(name, parameters)
+        try:
+            row: Row | None = cursor.fetchone()
+            cursor.close()
+            return row
+        except sqlite3.Error as error:
+            raise translated(error, self._where) from error
+
+    def run(self, name: str, *parameters: Any) -> int:
+        """Run a statement; how many rows it changed."""
+        return self._execute(name, parameters).rowcount
+
+    def insert(self, name: str, *parameters: Any) -> int:
+        """Run an INSERT; the number of the new row."""
+        return self._execute(name, parameters).lastrowid or 0
+
+    def many(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run a statement once for each row."""
+        try:
+            self._connection.executemany(self._sql[name], rows)
+        except sqlite3.Error as error:
+            raise translated(error, self._where) from error
+
+    def raw(self, sql: str, *parameters: Any) -> list[Row]:
+        """Run a statement that is not in the catalogue: a PRAGMA, or one of another schema."""
+        try:
+            cursor = self._connection.cursor()
+            cursor.row_factory = None
+            return cursor.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise translated(error, self._where) from error
+
+
+class Pending:
+    """Work in the queue of the writer."""
+
+    __slots__ = ("done", "error", "failed", "result", "work")
+
+    def __init__(self, work: Callable[[Session], Any], failed: Callable[[], None] | None):
+        self.work = work
+        self.failed = failed
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class Target:
+    """Where a connection string leads: a file, or a database that lives in one connection."""
+
+    def __init__(self, name: str, uri: bool, path: Path | None, query: dict[str, list[str]]):
+        self.name = name
+        self.uri = uri
+        self.path = path
+        self.query = query
+
+    @property
+    def single(self) -> bool:
+        """Whether the whole database lives in one connection."""
+        return self.path is None
+
+    @classmethod
+    def parse(cls, text: str | os.PathLike[str]) -> Target:
+        """The target of a path, ``":memory:"``, a SQLite URI or a ``sqlite:///`` URL.
+
+        Raises:
+            ConfigurationError: it is of another kind, such as a PostgreSQL address.
+        """
+        name = os.fspath(text)
+        if not isinstance(name, str):
+            raise ConfigurationError(f"a connection string must be text or a path, not {name!r}")
+        if name in (":memory:", "", "sqlite://", "sqlite:///:memory:"):
+            return cls(":memory:", False, None, {})
+        if name.startswith("sqlite:///"):
+            return cls.parse(unquote(name[len("sqlite:///") :]))
+        if name.startswith("file:"):
+            parts = urlsplit(name)
+            query = parse_qs(parts.query)
+            inner = unquote(parts.path)
+            if inner == ":memory:" or not inner or query.get("mode") == ["memory"]:
+                return cls(name, True, None, query)
+            return cls(name, True, Path(inner), query)
+        if "://" in name:
+            raise ConfigurationError(
+                f"the connection string {name.split('://')[0]}://… is not supported; "
+                'give a file such as "agent.db", ":memory:" or "file:agent.db?mode=ro"'
+            )
+        return cls(name, False, Path(name), {})
+
+    def open(self, options: Options, *, immutable: bool = False) -> sqlite3.Connection:
+        """A new connection in autocommit mode, usable from any thread."""
+        name, uri = self.name, self.uri
+        if immutable and self.path is not None:
+            name, uri = f"file:{quote(str(self.path))}?mode=ro&immutable=1", True
+        try:
+            return sqlite3.connect(
+                name,
+                timeout=options.busy_timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+                uri=uri,
+            )
+        except sqlite3.Error as error:
+            raise translated(error, str(self.path or name)) from error
+
+
+class SqliteDatabase:
+    """One database: opens, commits in groups, hands out read sessions, closes.
+
+    Args:
+        target: where it is; ignored when a connection is given.
+        options: tunables.
+        connection: the user's own connection; everything then happens on it, under the lock.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        options: Options,
+        connection: sqlite3.Connection | None = None,
+    ):
+        self.target = target
+        self.options = options
+        self.own = connection is None
+        self.lock = threading.RLock()
+        """Guards the write connection, and every use of a single connection."""
+        self.read_only = False
+        self._given = connection
+        self._writer: sqlite3.Connection | None = connection
+        self._queue: deque[Pending] = deque()
+        self._queue_lock = threading.Lock()
+        self._readers: list[sqlite3.Connection] = []
+        self._readers_lock = threading.Lock()
+        self._immutable = False
+        self._closed = False
+        self.where = str(target.path) if target.path is not None else "the database"
+
+    # --- opening and closing ------------------------------------------------------------------
+
+    @property
+    def single(self) -> bool:
+        """Whether reads share the one connection with writes."""
+        return not self.own or self.target.single
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The write connection; opened on first use.
+
+        Raises:
+            SaverClosed: `close` was called.
+            StorageError: it cannot be opened.
+        """
+        if self._closed:
+            raise SaverClosed(
+                f"{self.where}: the saver is closed; open a new one, "
+                "or keep its `with` block open while the graph runs"
+            )
+        if self._writer is None:
+            with self.lock:
+                if self._writer is None:
+                    self._writer = self._open_writer()
+        return self._writer
+
+    def _open_writer(self) -> sqlite3.Connection:
+        path = self.target.path
+        if path is not None and not self.target.uri:
+            _create_private(path)
+        connection = self.target.open(self.options)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        for pragma in (
+            f"PRAGMA busy_timeout = {int(self.options.busy_timeout * 1000)}",
+            "PRAGMA cell_size_check = ON",
+            f"PRAGMA page_size = {int(self.options.page_size)}",
+        ):
+            connection.execute(pragma)
+        if self.target.single:
+            return
+        if "ro" in self.target.query.get("mode", []) or "1" in self.target.query.get("immutable", []):
+            self.read_only = True
+            return
+        try:
+            self._enable_wal(connection)
+        except sqlite3.OperationalError as error:
+            failure = translated(error, self.where)
+            if not isinstance(failure, (DatabaseReadOnly, DatabaseUnreachable)):
+                raise failure from error
+            self._degrade_to_reading(connection, failure)
+        except sqlite3.Error as error:
+            raise translated(error, self.where) from error
+        connection.execute(f"PRAGMA synchronous = {self.options.synchronous}")
+        connection.execute("PRAGMA journal_size_limit = 1048576")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {int(self.options.wal_pages)}")
+
+    def _enable_wal(self, connection: sqlite3.Connection) -> None:
+        """Switch to WAL; two processes may do so at once, and SQLite does not wait for that."""
+        deadline = time.monotonic() + self.options.busy_timeout
+        pause = 0.002
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 2, 0.1)
+
+    def _degrade_to_reading(self, connection: sqlite3.Connection, failure: Exception) -> None:
+        """A file or folder without write permission can still be read."""
+        path = self.target.path
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error:
+            if path is None or not path.exists() or Path(f"{path}-wal").exists():
+                raise failure from None
+            self._immutable = True
+        self.read_only = True
+
+    def close(self) -> None:
+        """Finish queued work and close every connection of our own. Closing twice is harmless."""
+        with self.lock:
+            if self._closed:
+                return
+            if self._queue:
+                self._commit_queue()
+            self._closed = True
+            with self._readers_lock:
+                for reader in self._readers:
+                    reader.close()
+                self._readers.clear()
+            if self.own and self._writer is not None:
+                self._writer.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def enqueue(
+        self, work: Callable[[Session], Any], failed: Callable[[], None] | None = None
+    ) -> Pending:
+        """Queue work for the next commit. The order of queueing is the order of doing.
+
+        `failed` is called as soon as it is known that the work was not stored, before any work
+        that was queued later is done.
+        """
+        pending = Pending(work, failed)
+        with self._queue_lock:
+            self._queue.append(pending)
+        return pending
+
+    def finish(self, pending: Pending) -> Any:
+        """Return when `pending` is durable; commits everything queued if nobody else does.
+
+        Raises:
+            Conflict: another writer was faster.
+            ResilientError: it could not be stored; nothing of it was.
+        """
+        with self.lock:  # protects the write connection and the transaction on it
+            if not pending.done:
+                try:
+                    self._commit_queue()
+                except BaseException:
+                    self._withdraw(pending)
+                    raise
+        if pending.error is not None:
+            raise pending.error
+        return pending.result
+
+    def write(self, work: Callable[[Session], Any]) -> Any:
+        """Do `work` in a write transaction of its own group; durable on return."""
+        return self.finish(self.enqueue(work))
+
+    def _withdraw(self, pending: Pending) -> None:
+        with self._queue_lock, suppress(ValueError):
+            self._queue.remove(pending)
+
+    def _commit_queue(self) -> None:
+        with self._queue_lock:
+            batch = list(self._queue)
+            self._queue.clear()
+        try:
+            self._commit(batch)
+        except Exception as error:
+            for pending in batch:
+                if not pending.done:
+                    _fail(pending, pending.error or error)
+        except BaseException:
+            # Ctrl-C hit the thread that commits for others: their work goes back to the queue.
+            with self._queue_lock:
+                self._queue.extendleft(p for p in reversed(batch) if not p.done)
+            raise
+
+    def _commit(self, batch: list[Pending]) -> None:
+        connection = self.connection
+        if self.read_only:
+            raise DatabaseReadOnly(
+                f"{self.where} was opened for reading only; "
+                "make the file and its folder writable, or drop mode=ro"
+            )
+        session = Session(connection, self.where)
+        joined = connection.in_transaction
+        try:
+            # IMMEDIATE: take the write lock now, so that no later statement can fail on it.
+            connection.execute("SAVEPOINT resilient" if joined else "BEGIN IMMEDIATE")
+            for pending in batch:
+                _do(connection, session, pending, alone=len(batch) == 1 and not joined)
+            if joined:
+                connection.execute("RELEASE resilient")
+            if connection.in_transaction:
+                connection.commit() if joined else connection.execute("COMMIT")
+        except BaseException as error:
+            _undo(connection, joined)
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self.where) from error
+            raise
+        for pending in batch:
+            pending.done = True
+
+    # --- reading ------------------------------------------------------------------------------
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session whose queries all see one state of the database."""
+        if self.single:
+            with self.lock:  # protects the single connection from other threads
+                yield Session(self.connection, self.where)
+            return
+        reader = self._borrow()
+        try:
+            try:
+                reader.execute("BEGIN")
+            except sqlite3.Error as error:
+                raise translated(error, self.where) from error
+            yield Session(reader, self.where)
+            reader.execute("COMMIT")
+        except BaseException:
+            reader.close()
+            raise
+        self._give_back(reader)
+
+    def _borrow(self) -> sqlite3.Connection:
+        writer = self.connection  # raises SaverClosed, creates the file
+        with self._readers_lock:
+            if self._readers:
+                return self._readers.pop()
+        del writer
+        reader = self.target.open(self.options, immutable=self._immutable)
+        reader.execute(f"PRAGMA busy_timeout = {int(self.options.busy_timeout * 1000)}")
+        reader.execute("PRAGMA query_only = ON")
+        reader.execute("PRAGMA cell_size_check = ON")
+        return reader
+
+    def _give_back(self, reader: sqlite3.Connection) -> None:
+        with self._readers_lock:
+            if not self._closed and len(self._readers) < self.options.readers:
+                self._readers.append(reader)
+                return
+        reader.close()
+
+
+def _fail(pending: Pending, error: BaseException) -> None:
+    pending.error = error
+    pending.done = True
+    if pending.failed is not None:
+        pending.failed()
+
+
+def _do(connection: sqlite3.Connection, session: Session, pending: Pending, *, alone: bool) -> None:
+    """One queued piece of work; its failure undoes only itself, unless it is alone."""
+    if alone:
+        pending.result = pending.work(session)
+        return
+    connection.execute("SAVEPOINT piece")
+    try:
+        pending.result = pending.work(session)
+    except Exception as error:
+        connection.execute("ROLLBACK TO piece")
+        _fail(pending, error)
+    connection.execute("RELEASE piece")
+
+
+def _undo(connection: sqlite3.Connection, joined: bool) -> None:
+    with suppress(sqlite3.Error):
+        if connection.in_transaction:
+            if joined:
+                connection.execute("ROLLBACK TO resilient")
+                connection.execute("RELEASE resilient")
+            else:
+                connection.rollback()
+
+
+def _create_private(path: Path) -> None:
+    """Create a missing file readable by its owner only; SQLite gives its side files the same mode.
+
+    Trap: an existing file must not be opened and closed here. POSIX drops all of a process's
+    locks on a file when any descriptor of it is closed, those of other connections included.
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise DatabaseUnreachable(
+            f"{path} cannot be created: {error.strerror}; check that the folder exists and is writable"
+        ) from error
