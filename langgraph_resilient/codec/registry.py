@@ -214,12 +214,13 @@ def reducer_for(cls: type) -> Reducer:
     Raises:
         Unsupported: objects of this class cannot be stored.
     """
+    global _reducers
     for find in _families:
         reducer = find(cls)
         if reducer is not None:
             if len(_reducers) > _MAX_CACHED:
-                _reducers.clear()
-                _reducers.update(_FIXED)
+                # A new dict at once: another thread must never find a fixed type missing.
+                _reducers = _FIXED.copy()
             _reducers[cls] = reducer
             return reducer
     raise AssertionError("the last family refuses")

@@ -538,6 +538,16 @@ def test_strict_mode_allows_the_standard_types_and_messages() -> None:
     assert same(decode(encode(value), STRICT), value)
 
 
+def test_classes_made_by_the_thousand_do_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_MAX_CACHED", len(registry._FIXED) + 10)
+    for number in range(50):
+        reduce(type(f"Made{number}", (list,), {})())
+        assert reduce((1,)) == (Code.TUPLE, [1])
+    assert len(registry._reducers) <= registry._MAX_CACHED + 1
+
+
 def test_an_unknown_code_is_an_error() -> None:
     with pytest.raises(DataCorrupt, match="99"):
         restore(99, None, TypePolicy())
