@@ -46,7 +46,9 @@ class Anchor:
         except FileNotFoundError:
             return -1
         if len(data) != 24 + _TAG:
-            raise TamperDetected(f"the rollback anchor {self._path} has a wrong size; it was edited")
+            raise TamperDetected(
+                f"the rollback anchor {self._path} has a wrong size; it was edited"
+            )
         commits = int.from_bytes(data[16:24], "big")
         if data[:16] != self._scope or not hmac.compare_digest(data[24:], self._tag(commits)):
             raise TamperDetected(

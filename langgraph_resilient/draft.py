@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from langgraph_resilient.codec import digest
 from langgraph_resilient.codec.frame import Template
@@ -269,8 +269,14 @@ class Draft:
         for namespace in self._namespaces:
             row = namespace.row
             session.run(
-                "namespace_insert", row.ns, row.thread, row.checkpoint_ns, row.head,
-                row.checkpoints, row.tally, rows.sealed_namespace(sealer, row),
+                "namespace_insert",
+                row.ns,
+                row.thread,
+                row.checkpoint_ns,
+                row.head,
+                row.checkpoints,
+                row.tally,
+                rows.sealed_namespace(sealer, row),
             )
         for template in self._templates:
             session.run("template_insert", *template)

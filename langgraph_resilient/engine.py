@@ -169,7 +169,11 @@ class Engine:
     def _found(self, session: Session) -> None:
         """Give a new database its identity and keys."""
         mode = (
-            "cipher" if self.options.cipher else "keyed" if self.options.integrity_key else "checksum"
+            "cipher"
+            if self.options.cipher
+            else "keyed"
+            if self.options.integrity_key
+            else "checksum"
         )
         scope = secrets.token_bytes(16)
         key = secrets.token_bytes(digest.KEY_BYTES)
@@ -240,7 +244,9 @@ class Engine:
         except (DataCorrupt, TypeError, AttributeError, OverflowError) as error:
             sealed = isinstance(error, (TamperDetected, DecryptionFailed))
             kind = type(error) if sealed else DatabaseCorrupt
-            raise kind(f"{self.db.where}: the clock in resilient_meta is damaged: {error}") from None
+            raise kind(
+                f"{self.db.where}: the clock in resilient_meta is damaged: {error}"
+            ) from None
         return row[0], commits
 
     def set_clock(self, session: Session, epoch: int, commits: int) -> None:

@@ -58,7 +58,7 @@ class OldTables(SqliteSaver):
         """The writes of an old checkpoint in LangGraph's order."""
         path = "task_path" if self._has_task_path else "''"
         cursor = self.conn.execute(
-            f"SELECT task_id, {path} AS task_path, idx, channel, type, value FROM writes "  # noqa: S608
+            f"SELECT task_id, {path} AS task_path, idx, channel, type, value FROM writes "
             "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? "
             "ORDER BY task_path, task_id, idx",
             (spot["thread_id"], spot["checkpoint_ns"], spot["checkpoint_id"]),
@@ -100,7 +100,7 @@ def exists(engine: Engine, session: Session, thread_id: str) -> bool:
     if not engine.old_tables or thread_id in engine.adopted:
         return False
     for table in ("checkpoints", "writes"):
-        if session.raw(f"SELECT 1 FROM {table} WHERE thread_id = ? LIMIT 1", thread_id):  # noqa: S608
+        if session.raw(f"SELECT 1 FROM {table} WHERE thread_id = ? LIMIT 1", thread_id):
             return rows.find_thread(session, engine.sealer, thread_id) is None
     return False
 
@@ -177,7 +177,7 @@ def _old_keys(session: Session, query: configs.Query) -> list[tuple[str, str, st
             clauses.append(column)
             parameters.append(wanted)
     return session.raw(  # type: ignore[return-value]
-        "SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints "  # noqa: S608
+        "SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints "
         f"WHERE {' AND '.join(clauses)} ORDER BY checkpoint_id DESC",
         *parameters,
     )
@@ -219,7 +219,8 @@ def _all_of(
             thread_id,
         )
         written = session.raw(
-            "SELECT DISTINCT checkpoint_ns, checkpoint_id FROM writes WHERE thread_id = ?", thread_id
+            "SELECT DISTINCT checkpoint_ns, checkpoint_id FROM writes WHERE thread_id = ?",
+            thread_id,
         )
         found = []
         for checkpoint_ns, checkpoint_id in keys:

@@ -87,7 +87,9 @@ def _prime(
                 state.load(session, engine)
             elif state.generation != generation or not state.loaded:
                 return
-            prime(state, engine, namespace.ns, restorer, snapshot.checkpoint.get("channel_values", {}))
+            prime(
+                state, engine, namespace.ns, restorer, snapshot.checkpoint.get("channel_values", {})
+            )
         finally:
             state.lock.release()
     finally:

@@ -97,7 +97,9 @@ def _packed_envelope(
     values: dict[str, bytes],
     metadata: Mapping[str, Any],
 ) -> bytes:
-    extra = {key: packer.write(key, item) for key, item in envelope.unknown_keys(checkpoint).items()}
+    extra = {
+        key: packer.write(key, item) for key, item in envelope.unknown_keys(checkpoint).items()
+    }
     described = {key: packer.write(f"metadata[{key!r}]", item) for key, item in metadata.items()}
     tree = envelope.envelope_tree(checkpoint, values, pack(described), pack(extra))
     try:
@@ -110,7 +112,9 @@ def _packed_envelope(
         return pack(tree)
 
 
-def _storing(draft: Draft, namespace: Namespace, id: bytes, parent: bytes | None, stored: bytes) -> Any:
+def _storing(
+    draft: Draft, namespace: Namespace, id: bytes, parent: bytes | None, stored: bytes
+) -> Any:
     sealer, epoch = draft.engine.sealer, draft.epoch
     protected = draft.engine.protected
 
@@ -134,8 +138,15 @@ def _storing(draft: Draft, namespace: Namespace, id: bytes, parent: bytes | None
             tally=rows.tally_with(old.tally, stored, replaced) if protected else b"",
         )
         moved = session.run(
-            "namespace_move", new.head, new.checkpoints, new.tally,
-            rows.sealed_namespace(sealer, new), old.ns, old.head, old.checkpoints, epoch,
+            "namespace_move",
+            new.head,
+            new.checkpoints,
+            new.tally,
+            rows.sealed_namespace(sealer, new),
+            old.ns,
+            old.head,
+            old.checkpoints,
+            epoch,
         )
         if moved != 1:
             raise Conflict("another process changed the namespace")
@@ -182,7 +193,11 @@ def put_entries(
     packer = draft.packer()
     entries: dict[int, tuple[str, bytes]] = {}
     for index, (channel, value) in writes.items():
-        tree = packer.write(channel, value) if serde is None else packer.opaque(*serde.dumps_typed(value))
+        tree = (
+            packer.write(channel, value)
+            if serde is None
+            else packer.opaque(*serde.dumps_typed(value))
+        )
         entries[index] = (channel, pack(tree))
     raw = pack_writes(task_path, entries)
     store_writes(draft, namespace, checkpoint, task, raw, entries)
@@ -219,11 +234,22 @@ def store_writes(
 
 def pack_writes(task_path: str, entries: Mapping[int, tuple[str, bytes]]) -> bytes:
     """A task's writes: its path, then index, channel and packed value of each."""
-    return pack([task_path, list(entries), [c for c, _ in entries.values()], [v for _, v in entries.values()]])
+    return pack(
+        [
+            task_path,
+            list(entries),
+            [c for c, _ in entries.values()],
+            [v for _, v in entries.values()],
+        ]
+    )
 
 
 def _merged(
-    draft: Draft, session: Session, place: bytes, old: bytes, entries: Mapping[int, tuple[str, bytes]]
+    draft: Draft,
+    session: Session,
+    place: bytes,
+    old: bytes,
+    entries: Mapping[int, tuple[str, bytes]],
 ) -> bytes:
     """Special channels hold the newest value, ordinary ones the first, as in InMemorySaver."""
     from langgraph_resilient.restoring import decoded, unpacked
@@ -235,7 +261,9 @@ def _merged(
     for index, entry in entries.items():
         if index < 0 or index not in known:
             known[index] = entry
-    return engine.sealer.seal(place, engine.frames.encode(pack_writes(path, known), references=True))
+    return engine.sealer.seal(
+        place, engine.frames.encode(pack_writes(path, known), references=True)
+    )
 
 
 def is_late(draft: Draft, namespace: Namespace, checkpoint: bytes, *, writes: bool = False) -> bool:

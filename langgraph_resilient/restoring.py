@@ -151,7 +151,9 @@ class Restorer:
     ) -> Snapshot:
         """A checkpoint with its pending writes."""
         tree = self.envelope(row) if tree is None else tree
-        values = {name: self.value(row, name, packed) for name, packed in tree[envelope.VALUES].items()}
+        values = {
+            name: self.value(row, name, packed) for name, packed in tree[envelope.VALUES].items()
+        }
         extra = self._guarded(row, None, lambda: self._value(tree[envelope.EXTRA]))
         checkpoint_id = unpack_name(row.id)
         walked = self._guarded(row, None, lambda: self._walked(tree))
@@ -251,9 +253,7 @@ class Restorer:
                 for ref, entry in zip(references, found, strict=True)
             ]
         clone = types.clone_message
-        return [
-            clone(item.prototype) if type(item) is Kept else self._own(item) for item in found
-        ]
+        return [clone(item.prototype) if type(item) is Kept else self._own(item) for item in found]
 
     def _own(self, entry: Any) -> Any:
         if type(entry) is _Raw:
@@ -330,7 +330,9 @@ class Restorer:
         )
 
 
-def open_blob(engine: Engine, session: Session, blob: int, stored: bytes, thread_id: str | None) -> bytes:
+def open_blob(
+    engine: Engine, session: Session, blob: int, stored: bytes, thread_id: str | None
+) -> bytes:
     """The content of a blob's row.
 
     Raises:
@@ -352,7 +354,9 @@ def address_of(engine: Engine, blob: int, raw: bytes, references: bool) -> bytes
     return digest.address(scope + raw, engine.key)
 
 
-def prime(state: ThreadState, engine: Engine, ns: int, restorer: Restorer, values: dict[str, Any]) -> None:
+def prime(
+    state: ThreadState, engine: Engine, ns: int, restorer: Restorer, values: dict[str, Any]
+) -> None:
     """Let the thread recognise the messages that a reader was just given.
 
     A run reads the newest checkpoint, then puts the same message objects again and again.
@@ -368,9 +372,7 @@ def prime(state: ThreadState, engine: Engine, ns: int, restorer: Restorer, value
                 break
             memo.messages.append(message)
             memo.ids.append(id(message))
-            memo.snapshots.append(
-                entry.snapshot if type(entry) is Kept else snapshot_of(message)
-            )
+            memo.snapshots.append(entry.snapshot if type(entry) is Kept else snapshot_of(message))
             memo.references.append(reference)
         else:
             state.memo.lists[ns, channel] = memo

@@ -340,8 +340,12 @@ class _Reduction:
             tally=tally if self._engine.protected else b"",
         )
         self._session.run(
-            "namespace_set", new.head, new.checkpoints, new.tally,
-            rows.sealed_namespace(self._engine.sealer, new), new.ns,
+            "namespace_set",
+            new.head,
+            new.checkpoints,
+            new.tally,
+            rows.sealed_namespace(self._engine.sealer, new),
+            new.ns,
         )
 
 
@@ -365,9 +369,7 @@ def _sweep(engine: Engine, session: Session, thread: ThreadRow, restorer: Restor
     _release(session, unused)
 
 
-def _reachable(
-    engine: Engine, session: Session, thread: ThreadRow, restorer: Restorer
-) -> set[int]:
+def _reachable(engine: Engine, session: Session, thread: ThreadRow, restorer: Restorer) -> set[int]:
     """Every content that a thread's checkpoints and writes name, directly or not."""
     base = thread.number << BLOB_BITS
     found: set[int] = set()

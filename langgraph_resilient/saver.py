@@ -72,7 +72,9 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             raise ConfigurationError(
                 'give a connection, or use ResilientSaver.from_conn_string("agent.db")'
             )
-        self._start(Engine(Target(":memory:", False, None, {}), Options.build(options), conn), serde)
+        self._start(
+            Engine(Target(":memory:", False, None, {}), Options.build(options), conn), serde
+        )
 
     def _start(self, engine: Engine, serde: SerializerProtocol | None) -> None:
         self._engine = engine

@@ -74,8 +74,13 @@ class _Whole(Packer):
     def __init__(self) -> None:
         limit = 1 << 62
         super().__init__(
-            _Inline(), Memo(), leaf_bytes=limit, message_leaf_bytes=limit, max_depth=128,
-            secret_key=_KEY, inline=True,
+            _Inline(),
+            Memo(),
+            leaf_bytes=limit,
+            message_leaf_bytes=limit,
+            max_depth=128,
+            secret_key=_KEY,
+            inline=True,
         )
 
 

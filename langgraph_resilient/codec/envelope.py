@@ -10,7 +10,13 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 _KNOWN: Final = (
-    "v", "ts", "channel_versions", "versions_seen", "updated_channels", "channel_values", "id",
+    "v",
+    "ts",
+    "channel_versions",
+    "versions_seen",
+    "updated_channels",
+    "channel_values",
+    "id",
 )
 PARTS: Final = 10
 METADATA, VALUES, EXTRA, FOLDED = 3, 7, 8, 9
@@ -43,7 +49,9 @@ def unpack_time(stored: Any) -> Any:
     return stored
 
 
-def envelope_tree(checkpoint: dict[str, Any], values: dict[str, Any], metadata: Any, extra: Any) -> list[Any]:
+def envelope_tree(
+    checkpoint: dict[str, Any], values: dict[str, Any], metadata: Any, extra: Any
+) -> list[Any]:
     """The tree of an envelope: a list, stable parts next to each other.
 
     Args:
@@ -72,12 +80,19 @@ def unknown_keys(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return {key: item for key, item in checkpoint.items() if key not in _KNOWN}
 
 
-def checkpoint_from(envelope: list[Any], checkpoint_id: str, values: dict[str, Any]) -> dict[str, Any]:
+def checkpoint_from(
+    envelope: list[Any], checkpoint_id: str, values: dict[str, Any]
+) -> dict[str, Any]:
     """The checkpoint again, keys in LangGraph's order."""
     present, v, ts, _metadata, versions, seen, updated, _values, extra = envelope[:9]
     parts = (
-        ("v", v), ("ts", unpack_time(ts)), ("id", checkpoint_id), ("channel_values", values),
-        ("channel_versions", versions), ("versions_seen", seen), ("updated_channels", updated),
+        ("v", v),
+        ("ts", unpack_time(ts)),
+        ("id", checkpoint_id),
+        ("channel_values", values),
+        ("channel_versions", versions),
+        ("versions_seen", seen),
+        ("updated_channels", updated),
     )
     checkpoint = {key: item for key, item in parts if present >> _KNOWN.index(key) & 1}
     checkpoint.update(extra)

@@ -89,7 +89,9 @@ class FrameCodec:
         self._max_bytes = max_bytes
         self._pool: list[_Contexts] = []
 
-    def encode(self, raw: bytes, *, references: bool = False, template: Template | None = None) -> bytes:
+    def encode(
+        self, raw: bytes, *, references: bool = False, template: Template | None = None
+    ) -> bytes:
         """The smallest frame for `raw`; raw when compression does not help."""
         flags = FRAME_VERSION << 4 | (REFERENCES if references else 0)
         size = len(raw)
@@ -139,7 +141,9 @@ class FrameCodec:
             raise DataCorrupt(f"it claims {size} bytes; the limit is {self._max_bytes}")
         return self._decompress(method, frame[at:], size, template)
 
-    def _decompress(self, method: int, payload: bytes, size: int, template: Template | None) -> bytes:
+    def _decompress(
+        self, method: int, payload: bytes, size: int, template: Template | None
+    ) -> bytes:
         contexts = self._borrow()
         try:
             if method == Method.DICTIONARY_1:

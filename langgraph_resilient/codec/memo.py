@@ -163,7 +163,11 @@ class Memo:
         ):
             return None
         same = {**message.__dict__, "id": None} == found.snapshot
-        return found if same and message.__pydantic_fields_set__ - {"id"} == found.given - {"id"} else None
+        return (
+            found
+            if same and message.__pydantic_fields_set__ - {"id"} == found.given - {"id"}
+            else None
+        )
 
     def remember(self, message: BaseMessage, snapshot: Any, reference: int) -> Item:
         """Remember a stored message; the oldest half goes when there are too many."""

@@ -520,7 +520,14 @@ class Unpacker:
             )
         except ResilientError:
             raise
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError, msgpack.UnpackException) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            IndexError,
+            RecursionError,
+            msgpack.UnpackException,
+        ) as error:
             raise DataCorrupt(f"it does not unpack: {type(error).__name__}: {error}") from error
 
     def _extension(self, code: int, data: bytes) -> Any:
@@ -580,13 +587,19 @@ def references_of(raw: bytes, base: int) -> list[int]:
             found.extend(unpack_series(data, base))
         elif code not in types.SECRET_CODES:
             msgpack.unpackb(
-                data, ext_hook=extension, strict_map_key=False, unicode_errors="surrogatepass",
+                data,
+                ext_hook=extension,
+                strict_map_key=False,
+                unicode_errors="surrogatepass",
                 object_pairs_hook=list,
             )
         return None
 
     msgpack.unpackb(
-        raw, ext_hook=extension, strict_map_key=False, unicode_errors="surrogatepass",
+        raw,
+        ext_hook=extension,
+        strict_map_key=False,
+        unicode_errors="surrogatepass",
         object_pairs_hook=list,
     )
     return found

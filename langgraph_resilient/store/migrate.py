@@ -6,6 +6,7 @@ from langgraph_resilient.errors import SchemaTooNew
 from langgraph_resilient.store import queries
 from langgraph_resilient.store.sqlite import Session
 
+
 def version_of(session: Session) -> int:
     """The schema version of the database; 0 when it has none of our tables."""
     if not session.raw(

@@ -37,7 +37,12 @@ def number_bytes(number: int) -> bytes:
 
 def thread_place(number: int, thread_id: str, spent: int) -> bytes:
     """Where the seal of a thread's row belongs."""
-    return b"T" + number_bytes(number) + number_bytes(spent) + thread_id.encode("utf-8", "surrogatepass")
+    return (
+        b"T"
+        + number_bytes(number)
+        + number_bytes(spent)
+        + thread_id.encode("utf-8", "surrogatepass")
+    )
 
 
 def namespace_place(row: NamespaceRow) -> bytes:
@@ -86,7 +91,9 @@ def find_thread(session: Session, sealer: Sealer, thread_id: str) -> ThreadRow |
     """
     row = session.one("thread_by_id", thread_id)
     if row is None:
-        if any(other[1] == thread_id for other in session.all("thread_by_hash", name_hash(thread_id))):
+        if any(
+            other[1] == thread_id for other in session.all("thread_by_hash", name_hash(thread_id))
+        ):
             raise CheckpointCorrupt(
                 f"thread {thread_id!r}: the index that leads to it is damaged; "
                 "run `langgraph-resilient verify`, then SQLite's REINDEX",
@@ -96,7 +103,9 @@ def find_thread(session: Session, sealer: Sealer, thread_id: str) -> ThreadRow |
     return opened_thread(sealer, row[0], thread_id, row[1], row[2])
 
 
-def opened_thread(sealer: Sealer, number: int, thread_id: str, spent: int, seal: bytes) -> ThreadRow:
+def opened_thread(
+    sealer: Sealer, number: int, thread_id: str, spent: int, seal: bytes
+) -> ThreadRow:
     """A thread's row, its seal checked."""
     try:
         sealer.open(thread_place(number, thread_id, spent), seal)
@@ -134,8 +143,12 @@ def opened_namespace(sealer: Sealer, row: Row, thread_id: str) -> NamespaceRow:
     ns, thread, checkpoint_ns, head, checkpoints, tally, seal = row
     try:
         found = NamespaceRow(
-            ns=ns, thread=thread, checkpoint_ns=checkpoint_ns,
-            head=head, checkpoints=checkpoints, tally=tally,
+            ns=ns,
+            thread=thread,
+            checkpoint_ns=checkpoint_ns,
+            head=head,
+            checkpoints=checkpoints,
+            tally=tally,
         )
         sealer.open(namespace_place(found), seal)
     except (DataCorrupt, TypeError, AttributeError, OverflowError) as error:
@@ -188,7 +201,10 @@ def opened_checkpoint(sealer: Sealer, row: Row, ns: int, thread_id: str) -> Chec
         frame = sealer.open(checkpoint_place(ns, id, parent), stored)
     except (DataCorrupt, TypeError, AttributeError, OverflowError) as error:
         raise _damaged(
-            error, f"thread {thread_id!r}, checkpoint {readable(id)}: its row", thread_id, readable(id)
+            error,
+            f"thread {thread_id!r}, checkpoint {readable(id)}: its row",
+            thread_id,
+            readable(id),
         ) from None
     return CheckpointRow(seq=seq, ns=ns, id=id, parent=parent, frame=frame)
 
@@ -300,8 +316,14 @@ def delete_blob(session: Session, blob: int) -> None:
 def _damaged(
     error: Exception, what: str, thread_id: str, checkpoint_id: str | None = None
 ) -> DataCorrupt:
-    kind = type(error) if isinstance(error, DataCorrupt) and type(error) is not DataCorrupt else CheckpointCorrupt
-    reason = str(error) if isinstance(error, DataCorrupt) else "a column has a value of a wrong kind"
+    kind = (
+        type(error)
+        if isinstance(error, DataCorrupt) and type(error) is not DataCorrupt
+        else CheckpointCorrupt
+    )
+    reason = (
+        str(error) if isinstance(error, DataCorrupt) else "a column has a value of a wrong kind"
+    )
     return kind(
         f"{what} is damaged: {reason}; run `langgraph-resilient verify` for all findings",
         thread_id=thread_id,

@@ -310,7 +310,9 @@ class SqliteDatabase:
             connection.execute(pragma)
         if self.target.single:
             return
-        if "ro" in self.target.query.get("mode", []) or "1" in self.target.query.get("immutable", []):
+        if "ro" in self.target.query.get("mode", []) or "1" in self.target.query.get(
+            "immutable", []
+        ):
             self.read_only = True
             return
         try:

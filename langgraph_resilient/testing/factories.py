@@ -25,4 +25,3 @@ make_saver: Any = _Factory()
 """``with make_saver(path) as saver``"""
 amake_saver: Any = _Factory()
 """``async with amake_saver(path) as saver``"""
-
