@@ -84,10 +84,11 @@ def _channel(
     version = checkpoint.get("channel_versions", {}).get(channel)
     key = (ns, channel)
     known = draft.state.memo.opaque.get(key)
-    if known is not None and version is not None and known[0] == version and known[1] is serde:
-        return known[2]
+    if known is not None and version is not None and known[:3] == (version, id(serde), id(value)):
+        return known[3]
     tree = packer.opaque(*serde.dumps_typed(value))
-    draft.state.memo.opaque[key] = (version, serde, tree)
+    # The last two keep the objects alive, so that their identities stay theirs.
+    draft.state.memo.opaque[key] = (version, id(serde), id(value), tree, serde, value)
     return tree
 
 

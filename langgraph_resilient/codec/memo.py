@@ -124,7 +124,7 @@ class Memo:
         self._leaves: dict[int, tuple[Any, int]] = {}
         self.lists: dict[tuple[int, str], ListMemo] = {}
         self.plain: dict[tuple[int, str], tuple[bytes, Any]] = {}
-        self.opaque: dict[tuple[int, str], tuple[Any, Any, Any]] = {}
+        self.opaque: dict[tuple[int, str], tuple[Any, ...]] = {}
 
     def clear(self) -> None:
         """Forget everything: some reference may no longer be true."""
