@@ -30,7 +30,7 @@ class Offload:
             self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="resilient")
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, context.run, function)  # type: ignore[arg-type]
+        return await loop.run_in_executor(self._executor, context.run, function)
 
     def close(self) -> None:
         """Let the threads end when their work is done."""

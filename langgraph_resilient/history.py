@@ -90,7 +90,9 @@ class Walk:
 
     def _named(self, id: bytes) -> CheckpointRow | None:
         found = self._session.one("checkpoint_by_id", id, self._namespace.ns)
-        return found and rows.opened_checkpoint(
+        if found is None:
+            return None
+        return rows.opened_checkpoint(
             self._engine.sealer, found, self._namespace.ns, self._thread.thread_id
         )
 

@@ -42,12 +42,12 @@ class OldTables(SqliteSaver):
     def snapshot(self, found: CheckpointTuple) -> Snapshot:
         """A tuple of the old tables as a record."""
         spot = found.config["configurable"]
-        parent = found.parent_config and found.parent_config["configurable"]["checkpoint_id"]
+        above = found.parent_config
         return Snapshot(
             thread_id=spot["thread_id"],
             checkpoint_ns=spot["checkpoint_ns"],
             checkpoint_id=spot["checkpoint_id"],
-            parent_id=parent or None,
+            parent_id=(above["configurable"]["checkpoint_id"] or None) if above else None,
             seq=0,
             checkpoint=dict(found.checkpoint),
             metadata=dict(found.metadata),
@@ -176,7 +176,7 @@ def _old_keys(session: Session, query: configs.Query) -> list[tuple[str, str, st
         if wanted is not None:
             clauses.append(column)
             parameters.append(wanted)
-    return session.raw(  # type: ignore[return-value]
+    return session.raw(
         "SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints "
         f"WHERE {' AND '.join(clauses)} ORDER BY checkpoint_id DESC",
         *parameters,

@@ -56,9 +56,9 @@ def get(engine: Engine, reading: Reading, spot: configs.Spot) -> Snapshot | None
         else:
             id = pack_name(spot.checkpoint_id)
             found = session.one("checkpoint_by_id", id, namespace.ns)
-            row = found and rows.opened_checkpoint(
-                engine.sealer, found, namespace.ns, thread.thread_id
-            )
+            row = None
+            if found is not None:
+                row = rows.opened_checkpoint(engine.sealer, found, namespace.ns, thread.thread_id)
         if row is None:
             return None
         restorer = reading.restorer(engine, session, thread)

@@ -5,16 +5,19 @@ A `Restorer` belongs to one read session and one thread; what it hands out is th
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 
 from langgraph_resilient.codec import digest, envelope, types
-from langgraph_resilient.codec.frame import template_number
+from langgraph_resilient.codec.frame import has_references, template_number
 from langgraph_resilient.codec.keys import unpack_name
-from langgraph_resilient.codec.memo import NEVER, ListMemo, is_plain, snapshot_of
+from langgraph_resilient.codec.memo import NEVER, ListMemo, is_plain
 from langgraph_resilient.codec.msgpack import Unpacker, is_message, unpack_tree
 from langgraph_resilient.errors import BlobCorrupt, CheckpointCorrupt, DataCorrupt
 from langgraph_resilient.records import BLOB_BITS, CheckpointRow, Snapshot, Write, WritesRow
@@ -31,6 +34,8 @@ logger = logging.getLogger(__name__)
 _GAP = 4
 """Blobs this near to each other are read in one range."""
 _TRUSTED = "langchain_core.messages."
+_MANY = 128
+"""Values from which on the garbage collector is paused."""
 _PRIMED = 8
 """Shorter lists of messages are not worth remembering."""
 
@@ -45,14 +50,43 @@ class _Whole:
 
 
 class Kept:
-    """A decoded message, private, of which copies are handed out; `snapshot` is for comparing."""
+    """The content of a message. Asked for again, it is decoded once more, privately, and copied.
 
-    __slots__ = ("prototype", "snapshot")
+    `snapshot` is a frozen copy of the message's fields for comparing, or NEVER.
+    """
 
-    def __init__(self, message: BaseMessage):
-        self.prototype = types.message_prototype(message)
-        plain = self.prototype.plain and is_plain(self.prototype.fields)
-        self.snapshot: Any = self.prototype.fields if plain else NEVER
+    __slots__ = ("_asked", "_prototype", "_snapshot", "base", "named", "raw")
+
+    def __init__(self, raw: bytes, base: int, named: bool):
+        self.raw = raw
+        self.base = base
+        self.named = named
+        self._asked = False
+        self._prototype: types.MessagePrototype | None = None
+        self._snapshot: Any = None
+
+    def message(self, unpack: Callable[[bytes], Any]) -> Any:
+        """A message of the caller's own."""
+        if self._prototype is not None:
+            return types.clone_message(self._prototype)
+        if self._asked and self._snapshot is None:
+            self.snapshot(unpack)
+            return self.message(unpack)
+        self._asked = True
+        return unpack(self.raw)
+
+    def snapshot(self, unpack: Callable[[bytes], Any]) -> Any:
+        """The frozen copy; makes the prototype, too."""
+        if self._snapshot is None:
+            message = unpack(self.raw)
+            # What a policy decides about must not be shared by savers with other policies.
+            if type(message).__module__.startswith(_TRUSTED) and is_plain(message.__dict__):
+                prototype = types.message_prototype(message)
+                self._snapshot = prototype.fields if prototype.plain else NEVER
+                self._prototype = prototype
+            else:
+                self._snapshot = NEVER
+        return self._snapshot
 
 
 class _Raw:
@@ -246,19 +280,23 @@ class Restorer:
         """The values of some blobs, in order; each is the caller's own."""
         found = self._engine.cache.many(references)
         if None in found:
-            self._read([ref for ref, entry in zip(references, found, strict=True) if entry is None])
+            with collector_paused():
+                self._read([r for r, entry in zip(references, found, strict=True) if entry is None])
             loaded = self._loaded
             found = [
                 loaded[ref] if entry is None else entry
                 for ref, entry in zip(references, found, strict=True)
             ]
-        clone = types.clone_message
-        return [clone(item.prototype) if type(item) is Kept else self._own(item) for item in found]
+        if len(found) < _MANY:
+            return [self._own(entry) for entry in found]
+        with collector_paused():
+            return [self._own(entry) for entry in found]
 
     def _own(self, entry: Any) -> Any:
-        if type(entry) is _Raw:
-            return self._unpacker(entry.base).unpack(entry.raw)
-        return entry.value
+        kind = type(entry)
+        if kind is Kept:
+            return entry.message(self._unpacker(entry.base).unpack)
+        return self._unpacker(entry.base).unpack(entry.raw) if kind is _Raw else entry.value
 
     def _read(self, references: Sequence[int]) -> None:
         wanted = sorted(set(references).difference(self._loaded))
@@ -279,19 +317,14 @@ class Restorer:
 
     def _enter(self, blob: int, at: bytes, stored: bytes) -> None:
         engine = self._engine
-        raw = open_blob(engine, self._session, blob, stored, self.thread_id)
+        raw, named = open_blob(engine, self._session, blob, stored, self.thread_id)
         base = blob >> BLOB_BITS << BLOB_BITS
         first = raw[0] if raw else 0
         entry: Any = _Raw(raw, base)
         if 0xA0 <= first <= 0xBF or 0xC4 <= first <= 0xC6 or 0xD9 <= first <= 0xDB:
             entry = _Whole(self._unpacker(base).unpack(raw))
         elif is_message(raw):
-            value = self._unpacker(base).unpack(raw)
-            if isinstance(value, BaseMessage):
-                kept = Kept(value)
-                # Whatever a policy decides about must not be shared by savers with other policies.
-                if kept.snapshot is not NEVER and type(value).__module__.startswith(_TRUSTED):
-                    entry = kept
+            entry = Kept(raw, base, named)
         self._loaded[blob] = entry
         engine.cache.put(blob, entry, len(raw) + 256)
         engine.addresses.put(at, blob)
@@ -332,20 +365,36 @@ class Restorer:
 
 def open_blob(
     engine: Engine, session: Session, blob: int, stored: bytes, thread_id: str | None
-) -> bytes:
-    """The content of a blob's row.
+) -> tuple[bytes, bool]:
+    """The content of a blob's row, and whether it names other blobs.
 
     Raises:
         BlobCorrupt: it is damaged (or what the seal says: TamperDetected, DecryptionFailed).
     """
     try:
         frame = engine.sealer.open(rows.blob_place(blob), stored)
-        return decoded(engine, session, frame, blob >> BLOB_BITS)
+        return decoded(engine, session, frame, blob >> BLOB_BITS), has_references(frame)
     except (DataCorrupt, TypeError, AttributeError) as error:
         kind = type(error) if isinstance(error, DataCorrupt) else BlobCorrupt
         if kind is DataCorrupt:
             kind = BlobCorrupt
         raise kind(f"value {blob} is damaged: {error}", thread_id=thread_id) from None
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No cyclic garbage collection meanwhile: thousands of new objects would set off several.
+
+    What msgpack's documentation advises for unpacking; the collector only comes later.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def address_of(engine: Engine, blob: int, raw: bytes, references: bool) -> bytes:
@@ -365,14 +414,28 @@ def prime(
         noted = restorer.series.get(id(value))
         if noted is None or noted[0] is not value:
             continue
-        memo = ListMemo()
-        entries = engine.cache.many(noted[1])
-        for message, reference, entry in zip(value, noted[1], entries, strict=True):
-            if not isinstance(message, BaseMessage):
-                break
-            memo.messages.append(message)
-            memo.ids.append(id(message))
-            memo.snapshots.append(entry.snapshot if type(entry) is Kept else snapshot_of(message))
-            memo.references.append(reference)
-        else:
-            state.memo.lists[ns, channel] = memo
+        if all(map(_is_base_message, value)):
+            entries = engine.cache.many(noted[1])
+            state.memo.lists[ns, channel] = ListMemo.primed(
+                value, noted[1], partial(_snapshots, engine, value, entries)
+            )
+
+
+def _is_base_message(value: Any) -> bool:
+    return isinstance(value, BaseMessage)
+
+
+def _snapshots(engine: Engine, messages: list[Any], entries: list[Any]) -> list[Any]:
+    """Frozen copies of messages as they were stored, made when the first put asks for them."""
+    unpack = Unpacker(
+        _no_session, 0, engine.policy, engine.key, lambda *_: None, lambda *_: None
+    ).unpack
+    with collector_paused():
+        return [
+            entry.snapshot(unpack) if type(entry) is Kept and not entry.named else NEVER
+            for entry in entries
+        ]
+
+
+def _no_session(references: list[int]) -> list[Any]:
+    raise DataCorrupt(f"blobs {references[:3]} are named where none may be")

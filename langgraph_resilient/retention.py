@@ -410,7 +410,7 @@ def _inside(engine: Engine, session: Session, blobs: set[int], thread_id: str) -
         for number, _, stored in rows.read_blobs(session, blob, blob):
             frame = engine.sealer.open(rows.blob_place(number), stored)
             if has_references(frame):
-                raw = open_blob(engine, session, number, stored, thread_id)
+                raw, _ = open_blob(engine, session, number, stored, thread_id)
                 inner = set(references_of(raw, number >> BLOB_BITS << BLOB_BITS)) - found - blobs
                 found |= inner
                 waiting.extend(inner)

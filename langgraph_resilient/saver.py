@@ -157,7 +157,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         return self._engine.db.connection
 
     @property
-    def lock(self) -> threading.RLock:  # type: ignore[valid-type]
+    def lock(self) -> threading.RLock:
         """Guards `conn`."""
         return self._engine.db.lock
 
@@ -284,7 +284,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             lambda draft: recording.put(
                 draft,
                 spot.checkpoint_ns,
-                checkpoint,  # type: ignore[arg-type]
+                checkpoint,
                 described,
                 spot.checkpoint_id,
                 self._user_serde(),

@@ -6,6 +6,7 @@ earlier one. Knows objects only as packed trees.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -50,7 +51,7 @@ def unpack_time(stored: Any) -> Any:
 
 
 def envelope_tree(
-    checkpoint: dict[str, Any], values: dict[str, Any], metadata: Any, extra: Any
+    checkpoint: Mapping[str, Any], values: dict[str, Any], metadata: Any, extra: Any
 ) -> list[Any]:
     """The tree of an envelope: a list, stable parts next to each other.
 
@@ -75,7 +76,7 @@ def envelope_tree(
     ]
 
 
-def unknown_keys(checkpoint: dict[str, Any]) -> dict[str, Any]:
+def unknown_keys(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """What a checkpoint holds besides the keys that LangGraph documents."""
     return {key: item for key, item in checkpoint.items() if key not in _KNOWN}
 

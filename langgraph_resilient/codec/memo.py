@@ -11,6 +11,7 @@ Knows no SQL: a reference is an integer that somebody else gave out.
 from __future__ import annotations
 
 import marshal
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
@@ -86,13 +87,26 @@ def snapshot_of(message: BaseMessage) -> Any:
 class ListMemo:
     """A list of messages as it was last stored: parallel columns, and their packed references."""
 
-    __slots__ = ("ids", "messages", "references", "snapshots")
+    __slots__ = ("_late", "ids", "messages", "references", "snapshots")
 
     def __init__(self) -> None:
+        self._late: Callable[[], list[Any]] | None = None
         self.messages: list[BaseMessage] = []
         self.ids: list[int] = []
         self.snapshots: list[Any] = []
         self.references: list[int] = []
+
+    @classmethod
+    def primed(
+        cls, messages: list[Any], references: list[int], snapshots: Callable[[], list[Any]]
+    ) -> ListMemo:
+        """A memo of a list that was just read; its frozen copies are made when first needed."""
+        memo = cls()
+        memo.messages = list(messages)
+        memo.ids = list(map(id, messages))
+        memo.references = list(references)
+        memo._late = snapshots
+        return memo
 
     def prefix(self, values: list[Any]) -> int:
         """How many leading items are unchanged: all that are remembered, or none.
@@ -105,6 +119,8 @@ class ListMemo:
         head = values if len(values) == count else values[:count]
         if list(map(id, head)) != self.ids or any(map(_extra, head)):
             return 0
+        if self._late is not None:
+            self.snapshots, self._late = self._late(), None
         return count if list(map(_fields, head)) == self.snapshots else 0
 
     def append(self, item: Item) -> None:
@@ -134,7 +150,7 @@ class Memo:
         """Forget the channels of one namespace."""
         for table in (self.lists, self.plain, self.opaque):
             for key in [key for key in table if key[0] == ns]:
-                del table[key]  # type: ignore[attr-defined]
+                del table[key]
 
     def item(self, message: BaseMessage) -> Item | None:
         """The remembered item of an unchanged message, else None."""

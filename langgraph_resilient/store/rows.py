@@ -218,7 +218,8 @@ def head_of(
         CheckpointCorrupt: the newest checkpoint on record is not there, or another one is newer.
     """
     if not row.checkpoints:
-        if session.one("checkpoint_last", row.ns) is not None:
+        newest = session.one("checkpoint_last", row.ns)
+        if newest is not None and newest[0] is not None:
             raise CheckpointCorrupt(
                 f"thread {thread_id!r}: checkpoints are there that its record does not know",
                 thread_id=thread_id,

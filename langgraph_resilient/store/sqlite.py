@@ -420,7 +420,7 @@ class SqliteDatabase:
             self._queue.clear()
         try:
             self._commit(batch)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again by whoever waits for each piece
             for pending in batch:
                 if not pending.done:
                     _fail(pending, pending.error or error)
@@ -513,7 +513,7 @@ def _do(connection: sqlite3.Connection, session: Session, pending: Pending, *, a
     connection.execute("SAVEPOINT piece")
     try:
         pending.result = pending.work(session)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - raised again by whoever waits for this piece
         connection.execute("ROLLBACK TO piece")
         _fail(pending, error)
     connection.execute("RELEASE piece")

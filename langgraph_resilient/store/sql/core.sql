@@ -158,11 +158,9 @@ WHERE seq = ?
 
 -- name: checkpoint_last
 -- The newest checkpoint of a namespace, however its record reads.
-SELECT seq
+SELECT max(seq)
 FROM resilient_checkpoints
 WHERE ns = ?
-ORDER BY seq DESC
-LIMIT 1
 
 -- name: checkpoints_count
 -- How many checkpoints a namespace has.
@@ -174,10 +172,15 @@ WHERE ns = ?
 -- Newest first, one page of a namespace.
 SELECT seq, id, parent, frame
 FROM resilient_checkpoints
-WHERE ns = ?
-    AND seq < ?
+WHERE seq IN (
+    SELECT seq
+    FROM resilient_checkpoints
+    WHERE ns = ?
+        AND seq < ?
+    ORDER BY seq DESC
+    LIMIT ?
+)
 ORDER BY seq DESC
-LIMIT ?
 
 -- name: checkpoints_page_all
 -- Newest first, one page of the whole database.

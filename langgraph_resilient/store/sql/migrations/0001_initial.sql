@@ -40,9 +40,7 @@ CREATE TABLE resilient_checkpoints (
     frame BLOB NOT NULL
 );
 
-CREATE INDEX resilient_checkpoints_ns ON resilient_checkpoints (ns);
-
-CREATE UNIQUE INDEX resilient_checkpoints_id ON resilient_checkpoints (id, ns);
+CREATE UNIQUE INDEX resilient_checkpoints_id ON resilient_checkpoints (ns, id);
 
 -- What one task wrote while its checkpoint was current; may arrive before the checkpoint.
 CREATE TABLE resilient_writes (
