@@ -13,7 +13,8 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from langgraph_resilient.codec import envelope
 from langgraph_resilient.codec.keys import pack_name
-from langgraph_resilient.codec.msgpack import Packer, pack
+from langgraph_resilient.codec.msgpack import Packer
+from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.draft import Draft, Namespace
 from langgraph_resilient.records import NamespaceRow
 from langgraph_resilient.store import rows

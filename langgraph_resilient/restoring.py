@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import BaseMessage
 
 from langgraph_resilient.codec import digest, envelope, types
-from langgraph_resilient.codec.frame import has_references, template_number
+from langgraph_resilient.codec.frame import Template, has_references, template_number
 from langgraph_resilient.codec.keys import unpack_name
 from langgraph_resilient.codec.memo import NEVER, ListMemo, is_plain
-from langgraph_resilient.codec.msgpack import Unpacker, is_message, unpack_tree
+from langgraph_resilient.codec.msgpack import Unpacker
+from langgraph_resilient.codec.packed import is_message, unpack_tree
 from langgraph_resilient.errors import BlobCorrupt, CheckpointCorrupt, DataCorrupt
 from langgraph_resilient.records import BLOB_BITS, CheckpointRow, Snapshot, Write, WritesRow
 from langgraph_resilient.store import rows
@@ -73,7 +74,7 @@ class Kept:
             self.snapshot(unpack)
             return self.message(unpack)
         self._asked = True
-        return unpack(self.raw)
+        return unpack(self.raw)  # decoded once for one reader: no copy is needed
 
     def snapshot(self, unpack: Callable[[bytes], Any]) -> Any:
         """The frozen copy; makes the prototype, too."""
@@ -151,6 +152,7 @@ class Restorer:
         self._thread = thread
         self._serde = serde
         self._loaded: dict[int, Any] = {}
+        self._templates: dict[int, Template] = {}
         self._unpackers: dict[int, Unpacker] = {}
         self.series: dict[int, tuple[list[Any], list[int]]] = {}
         """Lists of messages handed out, by identity, with their references."""
@@ -295,7 +297,7 @@ class Restorer:
     def _own(self, entry: Any) -> Any:
         kind = type(entry)
         if kind is Kept:
-            return entry.message(self._unpacker(entry.base).unpack)
+            return entry.message(self._unpacker(entry.base).message)
         return self._unpacker(entry.base).unpack(entry.raw) if kind is _Raw else entry.value
 
     def _read(self, references: Sequence[int]) -> None:
@@ -303,10 +305,7 @@ class Restorer:
         start = 0
         for index in range(1, len(wanted) + 1):
             if index == len(wanted) or wanted[index] - wanted[index - 1] > _GAP:
-                for blob, at, stored in rows.read_blobs(
-                    self._session, wanted[start], wanted[index - 1]
-                ):
-                    self._enter(blob, at, stored)
+                self._enter(rows.read_blobs(self._session, wanted[start], wanted[index - 1]))
                 start = index
         for blob in wanted:
             if blob not in self._loaded:
@@ -315,19 +314,44 @@ class Restorer:
                     thread_id=self.thread_id,
                 )
 
-    def _enter(self, blob: int, at: bytes, stored: bytes) -> None:
-        engine = self._engine
-        raw, named = open_blob(engine, self._session, blob, stored, self.thread_id)
-        base = blob >> BLOB_BITS << BLOB_BITS
+    def _enter(self, found: list[tuple[int, bytes, bytes]]) -> None:
+        """Open stored contents and remember them; most of the time of a first read goes here."""
+        engine, loaded = self._engine, self._loaded
+        unseal, place = engine.sealer.open, rows.blob_place
+        size = 0
+        addresses: dict[bytes, int] = {}
+        entries: dict[int, Any] = {}
+        with engine.frames.borrowed() as decode:
+            for blob, at, stored in found:
+                try:
+                    frame = unseal(place(blob), stored)
+                    raw = decode(frame, self._template(frame, blob))
+                except (DataCorrupt, TypeError, AttributeError) as error:
+                    raise _damaged_blob(blob, error, self.thread_id) from None
+                entries[blob] = self._entry(raw, blob >> BLOB_BITS << BLOB_BITS, frame)
+                addresses[at] = blob
+                size += len(raw) + 256
+        loaded.update(entries)
+        engine.cache.update(entries, size)
+        engine.addresses.update(addresses, len(addresses))
+
+    def _template(self, frame: bytes, blob: int) -> Template | None:
+        number = template_number(frame)
+        if number is None:
+            return None
+        number |= blob >> BLOB_BITS << BLOB_BITS
+        found = self._templates.get(number)
+        if found is None:
+            found = self._templates[number] = self._engine.template(self._session, number)
+        return found
+
+    def _entry(self, raw: bytes, base: int, frame: bytes) -> Any:
         first = raw[0] if raw else 0
-        entry: Any = _Raw(raw, base)
+        if is_message(raw):
+            return Kept(raw, base, has_references(frame))
         if 0xA0 <= first <= 0xBF or 0xC4 <= first <= 0xC6 or 0xD9 <= first <= 0xDB:
-            entry = _Whole(self._unpacker(base).unpack(raw))
-        elif is_message(raw):
-            entry = Kept(raw, base, named)
-        self._loaded[blob] = entry
-        engine.cache.put(blob, entry, len(raw) + 256)
-        engine.addresses.put(at, blob)
+            return _Whole(self._unpacker(base).unpack(raw))
+        return _Raw(raw, base)
 
     # --- errors -------------------------------------------------------------------------------
 
@@ -375,10 +399,14 @@ def open_blob(
         frame = engine.sealer.open(rows.blob_place(blob), stored)
         return decoded(engine, session, frame, blob >> BLOB_BITS), has_references(frame)
     except (DataCorrupt, TypeError, AttributeError) as error:
-        kind = type(error) if isinstance(error, DataCorrupt) else BlobCorrupt
-        if kind is DataCorrupt:
-            kind = BlobCorrupt
-        raise kind(f"value {blob} is damaged: {error}", thread_id=thread_id) from None
+        raise _damaged_blob(blob, error, thread_id) from None
+
+
+def _damaged_blob(blob: int, error: Exception, thread_id: str | None) -> DataCorrupt:
+    kind = type(error) if isinstance(error, DataCorrupt) else BlobCorrupt
+    if kind is DataCorrupt:
+        kind = BlobCorrupt
+    return kind(f"value {blob} is damaged: {error}", thread_id=thread_id)
 
 
 @contextmanager
@@ -429,7 +457,7 @@ def _snapshots(engine: Engine, messages: list[Any], entries: list[Any]) -> list[
     """Frozen copies of messages as they were stored, made when the first put asks for them."""
     unpack = Unpacker(
         _no_session, 0, engine.policy, engine.key, lambda *_: None, lambda *_: None
-    ).unpack
+    ).message
     with collector_paused():
         return [
             entry.snapshot(unpack) if type(entry) is Kept and not entry.named else NEVER

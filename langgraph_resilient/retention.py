@@ -11,7 +11,7 @@ from typing import Any
 from langgraph_resilient import configs, legacy, listing
 from langgraph_resilient.codec import digest, envelope
 from langgraph_resilient.codec.frame import has_references
-from langgraph_resilient.codec.msgpack import pack, rebase, references_of
+from langgraph_resilient.codec.packed import pack, rebase, references_of
 from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError

@@ -14,7 +14,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_resilient.codec.memo import Memo
-from langgraph_resilient.codec.msgpack import Packer, Unpacker, pack
+from langgraph_resilient.codec.msgpack import Packer, Unpacker
+from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.codec.types import TypePolicy
 from langgraph_resilient.errors import DataCorrupt
 

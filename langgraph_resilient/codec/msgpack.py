@@ -7,7 +7,6 @@ packed by the C packer with exact types only. Knows objects and references, no r
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
@@ -19,23 +18,23 @@ from msgpack import ExtType
 from langgraph_resilient.codec import types
 from langgraph_resilient.codec.frame import read_varint, write_varint
 from langgraph_resilient.codec.memo import Item, ListMemo, Memo, plain_bytes, snapshot_of
+from langgraph_resilient.codec.packed import (
+    CHUNK,
+    ENTRIES,
+    OPAQUE,
+    REF,
+    REFS,
+    SPLICE,
+    WITH_ID,
+    mask,
+    pack,
+    pack_series,
+    unmask,
+    unpack_series,
+    unzigzag,
+    zigzag,
+)
 from langgraph_resilient.errors import DataCorrupt, ResilientError, ValueRefused
-
-REF: Final = 100
-"""One blob: its number relative to the thread's first."""
-REFS: Final = 101
-"""A run-length coded series of blobs: as a value, the list of them; in a SPLICE, its items."""
-SPLICE: Final = 102
-"""A list in parts: literal items, REFS, and CHUNKs."""
-CHUNK: Final = 103
-"""Inside SPLICE and ENTRIES: a blob that holds a list of items."""
-ENTRIES: Final = 104
-"""A dict in parts: flat lists key, value, key, value, ..., and CHUNKs of such lists."""
-OPAQUE: Final = 105
-"""What a user's serializer made: [type, bytes or REF]."""
-
-WITH_ID: Final = 106
-"""A message that differs from a stored one only by its id: [REF, id, whether it was set]."""
 
 LONG: Final = 64
 """Longer lists and dicts are split into slices of `SLICE` items."""
@@ -323,7 +322,7 @@ class Packer:
 
     def _varint(self, reference: int) -> bytes:
         out = bytearray()
-        write_varint(out, _zigzag(reference - self._place.base))
+        write_varint(out, zigzag(reference - self._place.base))
         return bytes(out)
 
     def _series(self, references: Iterable[int]) -> ExtType:
@@ -374,103 +373,6 @@ def children(value: Any) -> Iterable[tuple[str, Any]]:
         if isinstance(fields, dict):
             for name, item in fields.items():
                 yield f".{name}", item
-
-
-# --- bytes ------------------------------------------------------------------------------------
-
-
-def pack(tree: Any) -> bytes:
-    """A tree of exact MessagePack types as bytes; lone surrogates survive."""
-    return msgpack.packb(tree, strict_types=True, unicode_errors="surrogatepass")  # type: ignore[no-any-return]
-
-
-def unpack_tree(raw: bytes) -> Any:
-    """The tree again, extension types left as they are."""
-    return msgpack.unpackb(
-        raw, ext_hook=ExtType, strict_map_key=False, unicode_errors="surrogatepass"
-    )
-
-
-def _zigzag(number: int) -> int:
-    return number << 1 if number >= 0 else (-number << 1) - 1
-
-
-def _unzigzag(number: int) -> int:
-    return -((number + 1) >> 1) if number & 1 else number >> 1
-
-
-def pack_series(references: Iterable[int], base: int) -> bytes:
-    """References as runs: a thousand consecutive ones take a few bytes.
-
-    Each run is a varint of ``zigzag(gap to the end of the run before) * 2 + (longer than one)``,
-    and for longer ones a varint of ``length - 2``.
-    """
-    out = bytearray()
-    iterator = iter(references)
-    start = next(iterator, None)
-    if start is None:
-        return b""
-    expected, length = base, 1
-    for reference in iterator:
-        if reference == start + length:
-            length += 1
-            continue
-        _write_run(out, start - expected, length)
-        expected, start, length = start + length, reference, 1
-    _write_run(out, start - expected, length)
-    return bytes(out)
-
-
-def _write_run(out: bytearray, gap: int, length: int) -> None:
-    write_varint(out, _zigzag(gap) << 1 | (length > 1))
-    if length > 1:
-        write_varint(out, length - 2)
-
-
-def unpack_series(data: bytes, base: int) -> list[int]:
-    """The references of `pack_series`.
-
-    Raises:
-        DataCorrupt: the bytes are cut off.
-    """
-    references: list[int] = []
-    at, expected = 0, base
-    while at < len(data):
-        code, at = read_varint(data, at)
-        length = 1
-        if code & 1:
-            length, at = read_varint(data, at)
-            length += 2
-        start = expected + _unzigzag(code >> 1)
-        if length > 1 << 26:
-            raise DataCorrupt(f"a run of {length} references is longer than any thread")
-        references.extend(range(start, start + length))
-        expected = start + length
-    return references
-
-
-def mask(data: bytes, key: bytes) -> bytes:
-    """Keep a secret from standing readable in the file; only `cipher=` truly protects it.
-
-    A keyed keystream with a nonce that depends on the content alone, so that equal secrets still
-    share one blob.
-    """
-    nonce = hashlib.blake2b(data, digest_size=8, key=key).digest()
-    return nonce + _stream(data, key, nonce)
-
-
-def unmask(data: bytes, key: bytes) -> bytes:
-    """The bytes that `mask` hid."""
-    return _stream(data[8:], key, data[:8])
-
-
-def _stream(data: bytes, key: bytes, nonce: bytes) -> bytes:
-    blocks = (
-        hashlib.blake2b(nonce + index.to_bytes(8, "big"), key=key).digest()
-        for index in range((len(data) + 63) // 64)
-    )
-    keystream = int.from_bytes(b"".join(blocks)[: len(data)], "big")
-    return (int.from_bytes(data, "big") ^ keystream).to_bytes(len(data), "big")
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -530,6 +432,13 @@ class Unpacker:
         ) as error:
             raise DataCorrupt(f"it does not unpack: {type(error).__name__}: {error}") from error
 
+    def message(self, raw: bytes) -> Any:
+        """A message that is a content of its own; like `unpack`, with a step less."""
+        start = _EXTENSIONS.get(raw[0], 2)
+        if raw[start - 1] != types.Code.MESSAGE:
+            return self.unpack(raw)
+        return types.restore(types.Code.MESSAGE, self.unpack(raw[start:]), self._policy)
+
     def _extension(self, code: int, data: bytes) -> Any:
         if code < REF:
             if code in types.SECRET_CODES:
@@ -558,7 +467,7 @@ class Unpacker:
         return [item for part in self.unpack(data) for item in part]
 
     def _reference(self, data: bytes) -> int:
-        return self._base + _unzigzag(read_varint(data, 0)[0])
+        return self._base + unzigzag(read_varint(data, 0)[0])
 
 
 def _with_id(message: BaseMessage, id: str, given: bool) -> BaseMessage:
@@ -566,64 +475,3 @@ def _with_id(message: BaseMessage, id: str, given: bool) -> BaseMessage:
     if given:
         message.__pydantic_fields_set__.add("id")
     return message
-
-
-def is_message(raw: bytes) -> bool:
-    """Whether a content is one message."""
-    # ext 8, 16 or 32, or a fixed one, with the code of a message
-    first = raw[0] if raw else 0
-    at = {0xC7: 2, 0xC8: 3, 0xC9: 5}.get(first, 1 if 0xD4 <= first <= 0xD8 else 0)
-    return bool(at) and len(raw) > at and raw[at] in (types.Code.MESSAGE, WITH_ID)
-
-
-def references_of(raw: bytes, base: int) -> list[int]:
-    """Every blob that packed bytes name directly, without restoring any object."""
-    found: list[int] = []
-
-    def extension(code: int, data: bytes) -> Any:
-        if code in (REF, CHUNK):
-            found.append(base + _unzigzag(read_varint(data, 0)[0]))
-        elif code == REFS:
-            found.extend(unpack_series(data, base))
-        elif code not in types.SECRET_CODES:
-            msgpack.unpackb(
-                data,
-                ext_hook=extension,
-                strict_map_key=False,
-                unicode_errors="surrogatepass",
-                object_pairs_hook=list,
-            )
-        return None
-
-    msgpack.unpackb(
-        raw,
-        ext_hook=extension,
-        strict_map_key=False,
-        unicode_errors="surrogatepass",
-        object_pairs_hook=list,
-    )
-    return found
-
-
-def rebase(raw: bytes, old: int, new: int) -> bytes:
-    """The same packed value for another thread: references coded relative to `new`."""
-    if old == new:
-        return raw
-    return pack(_rebased(unpack_tree(raw), old, new))
-
-
-def _rebased(tree: Any, old: int, new: int) -> Any:
-    kind = type(tree)
-    if kind is list:
-        return [_rebased(item, old, new) for item in tree]
-    if kind is dict:
-        return {_rebased(key, old, new): _rebased(item, old, new) for key, item in tree.items()}
-    if kind is not ExtType or tree.code in types.SECRET_CODES:
-        return tree
-    if tree.code in (REF, CHUNK):
-        out = bytearray()
-        write_varint(out, _zigzag(old + _unzigzag(read_varint(tree.data, 0)[0]) - new))
-        return ExtType(tree.code, bytes(out))
-    if tree.code == REFS:
-        return ExtType(REFS, pack_series(unpack_series(tree.data, old), new))
-    return ExtType(tree.code, rebase(tree.data, old, new))
