@@ -77,6 +77,8 @@ class Cipher:
                 f"no key for key id {key_id.hex()}; pass the old key as well: Cipher(new, old)"
             )
         nonce = frame[1 + KEY_ID_BYTES : 1 + KEY_ID_BYTES + NONCE_BYTES]
+        if len(nonce) < NONCE_BYTES:
+            raise DecryptionFailed("an encrypted row was cut off")
         try:
             return aead.decrypt(nonce, frame[1 + KEY_ID_BYTES + NONCE_BYTES :], associated)
         except InvalidTag:

@@ -20,6 +20,7 @@ from langchain_core.messages import BaseMessage
 _ITEMS: Final = 8192
 _LEAVES: Final = 2048
 _PLAIN_LEAVES: Final = frozenset((str, int, float, bool, bytes, type(None)))
+_TEXT_AND_NUMBERS: Final = _PLAIN_LEAVES - {bytes}
 _fields = attrgetter("__dict__")
 _extra = attrgetter("__pydantic_extra__")
 
@@ -206,11 +207,25 @@ class Memo:
 
 
 def plain_bytes(value: Any) -> bytes | None:
-    """A byte string that is equal only for plain values equal in content and types, else None.
+    """A byte string that tells plain values apart by content and types, or None.
 
-    It only decides whether work can be skipped; it is never stored.
+    Two values with equal byte strings are the same if one of them `has_no_buffers`. It only
+    decides whether work can be skipped; it is never stored.
     """
     try:
         return marshal.dumps(value, 2)
     except ValueError:
         return None
+
+
+def has_no_buffers(value: Any) -> bool:
+    """Whether `plain_bytes` tells a value apart from all others.
+
+    Trap: marshal writes bytes, bytearrays, arrays and numpy scalars alike, as their memory.
+    """
+    kind = type(value)
+    if kind in _TEXT_AND_NUMBERS:
+        return True
+    if kind is dict:
+        return all(map(has_no_buffers, value)) and all(map(has_no_buffers, value.values()))
+    return kind in (list, tuple) and all(map(has_no_buffers, value))
