@@ -5,16 +5,17 @@ Everything here works on packed bytes; no object is restored. Each change is one
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from langgraph_resilient import configs, legacy, listing
 from langgraph_resilient.codec import digest, envelope
-from langgraph_resilient.codec.frame import has_references
+from langgraph_resilient.codec.frame import has_references, template_number
 from langgraph_resilient.codec.packed import pack, rebase, references_of
 from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
-from langgraph_resilient.errors import ConfigurationError
+from langgraph_resilient.errors import ConfigurationError, DataCorrupt
 from langgraph_resilient.history import Walk
 from langgraph_resilient.listing import Reading
 from langgraph_resilient.recording import pack_writes, store_checkpoint, store_writes
@@ -22,6 +23,8 @@ from langgraph_resilient.records import BLOB_BITS, CheckpointRow, NamespaceRow, 
 from langgraph_resilient.restoring import Restorer, open_blob, unpacked
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Session
+
+logger = logging.getLogger(__name__)
 
 _REMEMBERED = 4
 """Newest checkpoints of a namespace that are remembered when a thread is deleted."""
@@ -56,6 +59,7 @@ def _delete(engine: Engine, session: Session, thread: ThreadRow) -> int:
         session.run("writes_delete", ns)
         session.run("checkpoints_delete", ns)
     first, last = rows.blob_bounds(thread.number)
+    _free_of_templates(engine, session, first, last)
     session.run("namespaces_delete", thread.number)
     session.run("templates_delete", first, last)
     shared = [row[0] for row in session.all("shares_of_thread", thread.number)]
@@ -64,6 +68,27 @@ def _delete(engine: Engine, session: Session, thread: ThreadRow) -> int:
     session.run("thread_delete", thread.number)
     _release(session, shared)
     return engine.tick(session)
+
+
+def _free_of_templates(engine: Engine, session: Session, first: int, last: int) -> None:
+    """Encode anew what other threads use of a thread whose templates are about to go.
+
+    A template holds contents of the thread that made it, so it must not outlive the thread.
+    """
+    for (blob,) in session.all("shares_of_blobs", first, last):
+        for number, at, stored in rows.read_blobs(session, blob, blob):
+            try:
+                frame = engine.sealer.open(rows.blob_place(number), stored)
+                if template_number(frame) is None:
+                    continue
+                raw, named = open_blob(engine, session, number, stored, None)
+            except DataCorrupt as error:
+                logger.warning("value %d is damaged already and stays so: %s", number, error)
+                continue
+            renewed = engine.frames.encode(raw, references=named)
+            sealed = engine.sealer.seal(rows.blob_place(number), renewed)
+            rows.delete_blob(session, number)
+            session.many("blob_insert", rows.parts_of(number, at, sealed))
 
 
 def _release(session: Session, blobs: Iterable[int]) -> None:
@@ -96,6 +121,8 @@ def copy_thread(engine: Engine, source: str, target: str) -> None:
                     "or copy to a new thread_id"
                 )
             copied = _load(engine, session, thread)
+            used = _used(engine, session, thread, copied)
+        draft.share(used)
         _Copy(draft, thread).store(copied)
 
     engine.change(target, build)
@@ -120,6 +147,18 @@ def _load(engine: Engine, session: Session, thread: ThreadRow) -> list[tuple[Any
             opened = rows.opened_writes(engine.sealer, written, namespace.ns, thread.thread_id)
             found.append((1 << 62, name, opened, restorer.content(opened.frame)))
     return sorted(found, key=lambda item: item[0])
+
+
+def _used(
+    engine: Engine, session: Session, thread: ThreadRow, items: list[tuple[Any, ...]]
+) -> set[int]:
+    """Every content that loaded checkpoints and writes name, directly or inside another one."""
+    base = thread.number << BLOB_BITS
+    found: set[int] = set()
+    for _, _, row, raw in items:
+        named = named_by_envelope if isinstance(row, CheckpointRow) else named_by_writes
+        found.update(named(raw, base))
+    return found | _inside(engine, session, found, thread.thread_id)
 
 
 class _Copy:
@@ -159,7 +198,6 @@ class _Copy:
         return tree
 
     def _value(self, value: bytes) -> bytes:
-        self._draft.share(references_of(value, self._old))
         return rebase(value, self._old, self._new)
 
 

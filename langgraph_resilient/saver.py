@@ -167,6 +167,8 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         with self.lock:
             cursor = self.conn.cursor()
             try:
+                if transaction and not self.conn.in_transaction:
+                    cursor.execute("BEGIN")
                 yield cursor
             except BaseException:
                 if transaction:

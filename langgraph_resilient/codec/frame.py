@@ -12,9 +12,11 @@ Frames of every released version stay readable; numbers are never reused.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import zstandard
 
@@ -61,6 +63,8 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     Raises:
         DataCorrupt: the bytes end inside the number, or it has more than 64 bits.
     """
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -123,45 +127,17 @@ class FrameCodec:
         Raises:
             DataCorrupt: the frame is malformed, too large or of an unknown version.
         """
-        if not frame:
-            raise DataCorrupt("it is empty")
-        header = frame[0]
-        if header >> 4 != FRAME_VERSION:
-            raise DataCorrupt(f"its format version {header >> 4} is unknown to this release")
-        method = header & 0x07
-        if method == Method.RAW:
-            return frame[1:]
-        at = 1
-        if method == Method.TEMPLATE:
-            number, at = read_varint(frame, at)
-            if template is None or template.number != number:
-                raise DataCorrupt(f"its template {number} is missing")
-        size, at = read_varint(frame, at)
-        if size > self._max_bytes:
-            raise DataCorrupt(f"it claims {size} bytes; the limit is {self._max_bytes}")
-        return self._decompress(method, frame[at:], size, template)
+        with self.borrowed() as decode:
+            return decode(frame, template)
 
-    def _decompress(
-        self, method: int, payload: bytes, size: int, template: Template | None
-    ) -> bytes:
+    @contextmanager
+    def borrowed(self) -> Iterator[Callable[[bytes, Template | None], bytes]]:
+        """`decode` for many frames in a row, by one thread."""
         contexts = self._borrow()
         try:
-            if method == Method.DICTIONARY_1:
-                decompressor = contexts.small_decompressor
-            elif method == Method.PLAIN:
-                decompressor = contexts.large_decompressor
-            elif method == Method.TEMPLATE and template is not None:
-                decompressor = contexts.template_decompressor(template)
-            else:
-                raise DataCorrupt(f"its compression method {method} is unknown to this release")
-            raw = decompressor.decompress(payload, max_output_size=size)
-        except zstandard.ZstdError as error:
-            raise DataCorrupt(f"it does not decompress: {error}") from None
+            yield partial(contexts.decode, self._max_bytes)
         finally:
             self._pool.append(contexts)
-        if len(raw) != size:
-            raise DataCorrupt(f"it holds {len(raw)} bytes and should hold {size}")
-        return raw
 
     def _borrow(self) -> _Contexts:
         try:
@@ -197,9 +173,45 @@ class _Contexts:
             OrderedDict()
         )
 
+    def decode(self, max_bytes: int, frame: bytes, template: Template | None) -> bytes:
+        """See `FrameCodec.decode`."""
+        if not frame:
+            raise DataCorrupt("it is empty")
+        header = frame[0]
+        if header >> 4 != FRAME_VERSION:
+            raise DataCorrupt(f"its format version {header >> 4} is unknown to this release")
+        method = header & 0x07
+        if method == Method.RAW:
+            return frame[1:]
+        at = 1
+        if method == Method.TEMPLATE:
+            number, at = read_varint(frame, at)
+            if template is None or template.number != number:
+                raise DataCorrupt(f"its template {number} is missing")
+            decompressor = self.template_decompressor(template)
+        elif method == Method.DICTIONARY_1:
+            decompressor = self.small_decompressor
+        elif method == Method.PLAIN:
+            decompressor = self.large_decompressor
+        else:
+            raise DataCorrupt(f"its compression method {method} is unknown to this release")
+        size, at = read_varint(frame, at)
+        if size > max_bytes:
+            raise DataCorrupt(f"it claims {size} bytes; the limit is {max_bytes}")
+        # A size in zstandard's own header would be believed instead of `size`; we never write one.
+        if at >= len(frame) or frame[at] & 0xE0:
+            raise DataCorrupt("it does not decompress: its header is not one of ours")
+        try:
+            raw = decompressor.decompress(memoryview(frame)[at:], max_output_size=size)
+        except zstandard.ZstdError as error:
+            raise DataCorrupt(f"it does not decompress: {error}") from None
+        if len(raw) != size:
+            raise DataCorrupt(f"it holds {len(raw)} bytes and should hold {size}")
+        return raw
+
     def template_compressor(self, template: Template) -> zstandard.ZstdCompressor:
         found = self._compressors.get(template.number)
-        if found is not None and found[0] == template.content:
+        if found is not None and found[0] is template.content:
             return found[1]
         words = _raw_dictionary(template.content)
         words.precompute_compress(
@@ -211,7 +223,7 @@ class _Contexts:
 
     def template_decompressor(self, template: Template) -> zstandard.ZstdDecompressor:
         found = self._decompressors.get(template.number)
-        if found is not None and found[0] == template.content:
+        if found is not None and found[0] is template.content:
             return found[1]
         made = _decompressor(_raw_dictionary(template.content))
         _remember(self._decompressors, template, made)

@@ -17,10 +17,18 @@ from msgpack import ExtType
 
 from langgraph_resilient.codec import types
 from langgraph_resilient.codec.frame import read_varint, write_varint
-from langgraph_resilient.codec.memo import Item, ListMemo, Memo, plain_bytes, snapshot_of
+from langgraph_resilient.codec.memo import (
+    Item,
+    ListMemo,
+    Memo,
+    has_no_buffers,
+    plain_bytes,
+    snapshot_of,
+)
 from langgraph_resilient.codec.packed import (
     CHUNK,
     ENTRIES,
+    EXTENSIONS,
     OPAQUE,
     REF,
     REFS,
@@ -241,7 +249,7 @@ class Packer:
             self._named = True
             return known[1]
         tree = self._contained(self.tree(value))
-        if plain is not None:
+        if plain is not None and has_no_buffers(value):
             self._memo.plain[key] = (plain, tree)
         else:
             self._memo.plain.pop(key, None)
@@ -434,7 +442,7 @@ class Unpacker:
 
     def message(self, raw: bytes) -> Any:
         """A message that is a content of its own; like `unpack`, with a step less."""
-        start = _EXTENSIONS.get(raw[0], 2)
+        start = EXTENSIONS.get(raw[0], 2)
         if raw[start - 1] != types.Code.MESSAGE:
             return self.unpack(raw)
         return types.restore(types.Code.MESSAGE, self.unpack(raw[start:]), self._policy)

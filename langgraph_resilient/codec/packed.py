@@ -165,12 +165,15 @@ def _rebased(tree: Any, old: int, new: int) -> Any:
 # --- messages and secrets --------------------------------------------------------------------
 
 
+EXTENSIONS: Final = {0xC7: 3, 0xC8: 4, 0xC9: 6, **dict.fromkeys(range(0xD4, 0xD9), 2)}
+"""First byte of an extension to where its data begin; the code is the byte before."""
+_MESSAGES: Final = frozenset((Code.MESSAGE, WITH_ID))
+
+
 def is_message(raw: bytes) -> bool:
     """Whether a content is one message."""
-    # ext 8, 16 or 32, or a fixed one, with the code of a message
-    first = raw[0] if raw else 0
-    at = {0xC7: 2, 0xC8: 3, 0xC9: 5}.get(first, 1 if 0xD4 <= first <= 0xD8 else 0)
-    return bool(at) and len(raw) > at and raw[at] in (Code.MESSAGE, WITH_ID)
+    start = EXTENSIONS.get(raw[0]) if len(raw) > 6 else None
+    return start is not None and raw[start - 1] in _MESSAGES
 
 
 def mask(data: bytes, key: bytes) -> bytes:

@@ -41,6 +41,14 @@ class Cache:
             if self._size > self._limit:
                 self._old, self._young, self._size = self._young, {}, 0
 
+    def update(self, values: dict[Any, Any], size: int) -> None:
+        """Remember many values, whose sizes are `size` together."""
+        with self._lock:  # protects the size and the change of generations
+            self._young.update(values)
+            self._size += size
+            if self._size > self._limit:
+                self._old, self._young, self._size = self._young, {}, 0
+
     def discard(self, key: Any) -> None:
         """Forget one key."""
         self._young.pop(key, None)
