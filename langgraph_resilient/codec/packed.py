@@ -102,7 +102,7 @@ def unpack_series(data: bytes, base: int) -> list[int]:
             length, at = read_varint(data, at)
             length += 2
         start = expected + unzigzag(code >> 1)
-        if length > 1 << 26:
+        if len(references) + length > 1 << 24:
             raise DataCorrupt(f"a run of {length} references is longer than any thread")
         references.extend(range(start, start + length))
         expected = start + length
