@@ -106,8 +106,9 @@ def _packed_envelope(
     tree = envelope.envelope_tree(checkpoint, values, pack(described), pack(extra))
     try:
         return pack(tree)
-    except TypeError:
-        # A subclass of dict among the versions, say: walk it, so that it keeps its type.
+    except (TypeError, OverflowError):
+        # A subclass of dict among the versions, or a number of more than 64 bits, say: walk it,
+        # so that it keeps its type.
         tree[0] |= envelope.WALKED
         for index in envelope.WALKABLE:
             tree[index] = pack(packer.write("checkpoint", tree[index]))

@@ -61,11 +61,15 @@ def envelope_tree(
         metadata: the tree of the metadata.
         extra: the tree of keys of the checkpoint that this release does not know.
     """
+    ts = checkpoint.get("ts")
     present = sum(1 << index for index, key in enumerate(_KNOWN) if key in checkpoint)
+    if not _is_time(ts):
+        present &= ~(1 << _KNOWN.index("ts"))
+        ts = None
     return [
         present,
         checkpoint.get("v"),
-        pack_time(checkpoint.get("ts")),
+        pack_time(ts),
         metadata,
         checkpoint.get("channel_versions"),
         checkpoint.get("versions_seen"),
@@ -77,8 +81,15 @@ def envelope_tree(
 
 
 def unknown_keys(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint holds besides the keys that LangGraph documents."""
-    return {key: item for key, item in checkpoint.items() if key not in _KNOWN}
+    """What a checkpoint holds besides the keys, and the kind of time, that LangGraph documents."""
+    unknown = {key: item for key, item in checkpoint.items() if key not in _KNOWN}
+    if not _is_time(checkpoint.get("ts")):
+        unknown["ts"] = checkpoint["ts"]
+    return unknown
+
+
+def _is_time(ts: Any) -> bool:
+    return ts is None or type(ts) is str
 
 
 def checkpoint_from(
