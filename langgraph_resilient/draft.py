@@ -106,6 +106,7 @@ class Draft:
         self.commits = 0
         self._generation = state.generation
         self._epoch = engine.epoch
+        self._addresses = engine.addresses
         self._new: dict[bytes, int] = {}
         self._blobs: list[tuple[int, bytes, bytes]] = []
         self._shares: list[int] = []
@@ -139,7 +140,7 @@ class Draft:
         # Contents with references are only equal within one thread: references are relative.
         scope = state.base.to_bytes(8, "big") if references else b""
         at = digest.address(scope + raw, engine.key)
-        known = self._new.get(at) or state.fresh.get(at) or engine.addresses.get(at)
+        known = self._new.get(at) or state.fresh.get(at) or self._addresses.get(at)
         if known is not None:
             if known >> BLOB_BITS != state.number and known not in state.shared:
                 self._shares.append(known)
@@ -181,7 +182,6 @@ class Draft:
         stored = engine.sealer.seal(rows.template_place(number), engine.frames.encode(raw))
         self._templates.append((number, family, stored))
         state.templates[family] = template
-        engine.templates.put(number, template, len(raw))
         return template
 
     def share(self, blobs: Iterable[int]) -> None:
@@ -294,10 +294,11 @@ class Draft:
                 session.many("blob_insert", rows.parts_of(*blob))
         except Conflict:
             # Somebody stored one of these contents first: learn where, then do the draft again.
-            for _, at, _ in self._blobs:
+            # Those of this draft are found, too, but they are about to be rolled back.
+            for blob, at, _ in self._blobs:
                 found = session.one("blob_by_digest", at)
-                if found is not None:
-                    self.engine.addresses.put(at, found[0])
+                if found is not None and found[0] != blob:
+                    self._addresses.put(at, found[0])
             raise
 
     def _count(self, session: Session) -> None:
@@ -311,7 +312,7 @@ class Draft:
 
     def publish(self) -> None:
         """The draft is durable: other threads may share its contents."""
-        addresses = self.engine.addresses
+        addresses = self._addresses
         fresh = self.state.fresh
         for at, blob in self._new.items():
             addresses.put(at, blob)

@@ -272,7 +272,10 @@ class Engine:
     def reading(self) -> Iterator[Session]:
         """A session for one consistent look at the database."""
         self.open()
+        # Taken before the look begins: what it finds must not outlive a deletion meanwhile.
+        addresses = self.addresses
         with self.db.read() as session:
+            session.addresses = addresses
             if self.anchor is not None:
                 self._check_clock(session)
             yield session
@@ -296,11 +299,6 @@ class Engine:
             state.in_flight += 1
             return state
 
-    def peek(self, thread_id: str) -> int | None:
-        """The generation of what is known of a thread, if it can be believed."""
-        state = self._states.get(thread_id)
-        return state.generation if state is not None and state.loaded else None
-
     def release(self, state: ThreadState) -> None:
         """A borrower of `state` is done with it."""
         with self.lock:
@@ -323,7 +321,11 @@ class Engine:
             for attempt in range(_ATTEMPTS):
                 with state.lock:  # protects what is known of the thread, and the queue's order
                     draft = self._draft(state)
-                    result = build(draft)
+                    try:
+                        result = build(draft)
+                    except BaseException:
+                        state.invalidate()  # the memo knows contents that are not stored
+                        raise
                     pending = self.db.enqueue(draft.work, draft.failed)
                     draft.queued()
                 try:
@@ -363,7 +365,7 @@ class Engine:
         """Blobs may have been deleted: no address and no reference is believed any more."""
         with self.lock:
             self.epoch = epoch
-            self.addresses.clear()
+            self.addresses = Cache(_ADDRESSES)
             for state in self._states.values():
                 state.invalidate()
 

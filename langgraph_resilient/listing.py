@@ -42,6 +42,7 @@ def adopt(engine: Engine, thread_id: str, serde: UserSerde | None = None) -> Non
 
 def get(engine: Engine, reading: Reading, spot: configs.Spot) -> Snapshot | None:
     """The checkpoint at a spot, or the newest one there."""
+    epoch = engine.epoch
     with engine.reading() as session:
         thread = rows.find_thread(session, engine.sealer, spot.thread_id)
         if thread is None:
@@ -62,10 +63,9 @@ def get(engine: Engine, reading: Reading, spot: configs.Spot) -> Snapshot | None
         if row is None:
             return None
         restorer = reading.restorer(engine, session, thread)
-        generation = engine.peek(spot.thread_id)
         snapshot = restorer.snapshot(row, spot.checkpoint_ns)
         if restorer.series:
-            _prime(engine, session, namespace, restorer, snapshot, generation)
+            _prime(engine, session, namespace, restorer, snapshot, epoch)
         return snapshot
 
 
@@ -75,21 +75,27 @@ def _prime(
     namespace: NamespaceRow,
     restorer: Restorer,
     snapshot: Snapshot,
-    generation: int | None,
+    epoch: int,
 ) -> None:
+    """Let a run that goes on from here recognise the messages it was given."""
     state = engine.state(snapshot.thread_id)
     try:
         # Never wait here: a reader that waits for a writer that waits for the reader's lock.
         if not state.lock.acquire(blocking=False):
             return
         try:
-            if generation is None and not state.loaded:
+            if not state.loaded:
                 state.load(session, engine)
-            elif state.generation != generation or not state.loaded:
-                return
             prime(
-                state, engine, namespace.ns, restorer, snapshot.checkpoint.get("channel_values", {})
+                state,
+                engine,
+                namespace.ns,
+                restorer,
+                snapshot.checkpoint.get("channel_values", {}),
             )
+            # A deletion meanwhile sets the epoch before it invalidates: one of the two is seen.
+            if engine.epoch != epoch:
+                state.invalidate()
         finally:
             state.lock.release()
     finally:

@@ -333,7 +333,8 @@ class Restorer:
                 size += len(raw) + 256
         loaded.update(entries)
         engine.cache.update(entries, size)
-        engine.addresses.update(addresses, len(addresses))
+        if self._session.addresses is not None:
+            self._session.addresses.update(addresses, len(addresses))
 
     def _template(self, frame: bytes, blob: int) -> Template | None:
         number = template_number(frame)

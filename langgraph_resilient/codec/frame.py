@@ -153,6 +153,21 @@ def template_number(frame: bytes) -> int | None:
     return None
 
 
+def content_size(frame: bytes) -> int:
+    """How many bytes the content of a frame has, without decompressing it.
+
+    Raises:
+        DataCorrupt: the frame is cut off.
+    """
+    if not frame:
+        raise DataCorrupt("it is empty")
+    method = frame[0] & 0x07
+    if method == Method.RAW:
+        return len(frame) - 1
+    at = read_varint(frame, 1)[1] if method == Method.TEMPLATE else 1
+    return read_varint(frame, at)[0]
+
+
 def has_references(frame: bytes) -> bool:
     """Whether the content names other blobs (so that a collector must look inside)."""
     return bool(frame and frame[0] & REFERENCES)
@@ -168,10 +183,8 @@ class _Contexts:
         self.large_compressor = _compressor(level, None, 0)
         self.small_decompressor = _decompressor(shipped)
         self.large_decompressor = _decompressor(None)
-        self._compressors: OrderedDict[int, tuple[bytes, zstandard.ZstdCompressor]] = OrderedDict()
-        self._decompressors: OrderedDict[int, tuple[bytes, zstandard.ZstdDecompressor]] = (
-            OrderedDict()
-        )
+        self._compressors: OrderedDict[bytes, zstandard.ZstdCompressor] = OrderedDict()
+        self._decompressors: OrderedDict[bytes, zstandard.ZstdDecompressor] = OrderedDict()
 
     def decode(self, max_bytes: int, frame: bytes, template: Template | None) -> bytes:
         """See `FrameCodec.decode`."""
@@ -210,37 +223,42 @@ class _Contexts:
         return raw
 
     def template_compressor(self, template: Template) -> zstandard.ZstdCompressor:
-        found = self._compressors.get(template.number)
-        if found is not None and found[0] is template.content:
-            return found[1]
-        words = _raw_dictionary(template.content)
-        words.precompute_compress(
-            compression_params=_parameters(self._level, words, _DICTIONARY_LIMIT)
-        )
-        made = _compressor(self._level, words, _DICTIONARY_LIMIT)
-        _remember(self._compressors, template, made)
-        return made
+        """A compressor prepared for a template; kept for the next time."""
+        found = self._compressors.get(template.content)
+        if found is None:
+            words = _raw_dictionary(template.content)
+            words.precompute_compress(
+                compression_params=_parameters(self._level, words, _DICTIONARY_LIMIT)
+            )
+            found = _compressor(self._level, words, _DICTIONARY_LIMIT)
+            _remember(self._compressors, template, found)
+        return found
 
     def template_decompressor(self, template: Template) -> zstandard.ZstdDecompressor:
-        found = self._decompressors.get(template.number)
-        if found is not None and found[0] is template.content:
-            return found[1]
-        made = _decompressor(_raw_dictionary(template.content))
-        _remember(self._decompressors, template, made)
-        return made
+        """A decompressor prepared for a template; kept for the next time."""
+        found = self._decompressors.get(template.content)
+        if found is None:
+            found = _decompressor(_raw_dictionary(template.content))
+            _remember(self._decompressors, template, found)
+        return found
 
 
 @lru_cache
 def _shipped(level: int) -> zstandard.ZstdCompressionDict:
-    """The shipped dictionary, prepared once for all contexts of a level."""
-    words = dictionary.load(1)
+    """The shipped dictionary, prepared once for all contexts of a level.
+
+    Trap: preparing it for another level frees what compressors of the first level use, so each
+    level has an object of its own.
+    """
+    words = zstandard.ZstdCompressionDict(
+        dictionary.load(1).as_bytes(), dict_type=zstandard.DICT_TYPE_FULLDICT
+    )
     words.precompute_compress(compression_params=_parameters(level, words, _DICTIONARY_LIMIT))
     return words
 
 
 def _remember(cache: OrderedDict, template: Template, made: object) -> None:  # type: ignore[type-arg]
-    cache[template.number] = (template.content, made)
-    cache.move_to_end(template.number)
+    cache[template.content] = made
     while len(cache) > _TEMPLATES_PER_THREAD:
         cache.popitem(last=False)
 

@@ -171,7 +171,7 @@ def check_tally(session: Session, row: NamespaceRow, thread_id: str) -> None:
     """
     total = count = 0
     for (tag,) in session.all("checkpoints_seals", row.ns):
-        total += int.from_bytes(tag, "big")
+        total += int.from_bytes(tag if isinstance(tag, bytes) else b"", "big")
         count += 1
     if count != row.checkpoints or (total % (1 << 128)).to_bytes(TALLY_BYTES, "big") != row.tally:
         raise TamperDetected(

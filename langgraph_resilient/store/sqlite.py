@@ -31,6 +31,7 @@ from langgraph_resilient.errors import (
 )
 from langgraph_resilient.options import Options
 from langgraph_resilient.store import queries
+from langgraph_resilient.store.cache import Cache
 
 Row = tuple[Any, ...]
 
@@ -68,7 +69,7 @@ _TRANSLATIONS: tuple[tuple[tuple[str, ...], Callable[[str], Exception], str], ..
         "make the file and its folder writable, or only read from it",
     ),
     (
-        ("malformed", "not a database", "corrupt"),
+        ("malformed", "not a database", "corrupt", "could not decode"),
         DatabaseCorrupt,
         "run `langgraph-resilient verify` and restore a copy, or export what is readable",
     ),
@@ -102,6 +103,8 @@ class Session:
         self._connection = connection
         self._where = where
         self._sql = queries.load()
+        self.addresses: Cache | None = None
+        """Where a reader may note which content it found where; nowhere by default."""
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -472,7 +475,10 @@ class SqliteDatabase:
             except sqlite3.Error as error:
                 raise translated(error, self.where) from error
             yield Session(reader, self.where)
-            reader.execute("COMMIT")
+            try:
+                reader.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise translated(error, self.where) from error
         except BaseException:
             reader.close()
             raise
