@@ -90,7 +90,7 @@ class SyncFace:
         self._manager.__exit__(None, None, None)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, float]:
-        """Call a method of the saver; return its result and how long it took."""
+        """Call a method of the saver; return its result and how long it took by the clock."""
         method = getattr(self.saver, name)
         start = perf_counter()
         result = method(*args, **kwargs)

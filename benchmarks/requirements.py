@@ -133,6 +133,9 @@ def _put() -> Iterator[Requirement]:
             for bench, what in ((real, "real conversations"), (chat, "200 rounds")):
                 title = f"put_writes p50, {what}, {how}"
                 yield _versus("put", title, bench, "put_writes_p50", ROUGHLY)
+    for workload, what in (("real", "real conversations"), ("chat", "200 rounds")):
+        bench = Bench("replay", workload)
+        yield _versus("put", f"put, processor time, {what}", bench, "put_cpu_p50", None)
 
 
 def _run() -> Iterator[Requirement]:
