@@ -1,0 +1,311 @@
+"""The commands: each parses, calls the package and prints; none knows SQL."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from langgraph_resilient import maintenance
+from langgraph_resilient.cli.checkpoints import (
+    channel_infos,
+    checkpoint_info,
+    message_infos,
+)
+from langgraph_resilient.cli.demo import demo
+from langgraph_resilient.cli.options import Json, Threads, on_database, program
+from langgraph_resilient.cli.output import (
+    ExitCode,
+    OnProgress,
+    fail,
+    note,
+    plain,
+    print_json,
+    print_table,
+    progress_bar,
+    size,
+)
+from langgraph_resilient.saver import ResilientSaver
+
+_HELP = """Look into, check and move the checkpoints that LangGraph agents left in a SQLite file.
+
+Exit codes: 0 done; 1 something was found (damage, a thread that is not there or was left out, a
+demo that is not equal); 2 the command line cannot work; 3 the database could not be used, the
+message says why; 130 Ctrl-C.
+"""
+
+app = typer.Typer(
+    help=_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.callback()(program)
+app.command()(demo)
+
+
+@app.command()
+@on_database
+def threads(
+    saver: ResilientSaver,
+    as_json: Json = False,
+) -> None:
+    """List the threads: how many checkpoints, how large, from when to when."""
+    found = maintenance.threads(saver)
+    if as_json:
+        print_json({"threads": found})
+        return
+    columns = (
+        "thread",
+        "checkpoints",
+        "namespaces",
+        "writes",
+        "size",
+        "first",
+        "last",
+        "stored by",
+    )
+    print_table(
+        columns,
+        [
+            (
+                info.thread_id,
+                info.checkpoints,
+                info.namespaces,
+                info.writes,
+                size(info.bytes),
+                _time(info.first_ts),
+                _time(info.last_ts),
+                "SqliteSaver" if info.source == "sqlite" else "resilient",
+            )
+            for info in found
+        ],
+    )
+
+
+@app.command()
+@on_database
+def show(
+    saver: ResilientSaver,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread_id.")],
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Show what this checkpoint holds; 'latest' is the newest.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--ns", help="Only this checkpoint namespace (a subgraph's).")
+    ] = None,
+    content: Annotated[
+        bool, typer.Option("--content", help="Also show what messages and values say.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Only the newest checkpoints.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show the checkpoints of a thread, newest first, or the values in one of them."""
+    if checkpoint is not None or content:
+        _show_checkpoint(saver, thread, checkpoint, namespace, content, as_json)
+    else:
+        _show_thread(saver, thread, namespace, limit, as_json)
+
+
+def _config(thread: str, namespace: str | None) -> Any:
+    configurable = {"thread_id": thread}
+    if namespace is not None:
+        configurable["checkpoint_ns"] = namespace
+    return {"configurable": configurable}
+
+
+def _show_thread(
+    saver: ResilientSaver, thread: str, namespace: str | None, limit: int, as_json: bool
+) -> None:
+    found = saver.list(_config(thread, namespace), limit=limit + 1)
+    infos = [checkpoint_info(item) for item in islice(found, limit + 1)]
+    if not infos:
+        fail(f"there is no checkpoint of thread {thread!r} in this database")
+        raise typer.Exit(ExitCode.FINDINGS)
+    shown, more = infos[:limit], len(infos) > limit
+    if as_json:
+        print_json({"thread_id": thread, "checkpoints": shown, "more": more})
+        return
+    columns = ("checkpoint", "ns", "step", "source", "next", "writes", "messages", "state", "made")
+    rows = [
+        (
+            info.checkpoint_id,
+            info.checkpoint_ns,
+            info.step,
+            info.source,
+            ", ".join([*info.next, *(f"({name})" for name in info.waiting)]),
+            info.writes,
+            info.messages,
+            size(info.bytes),
+            _time(info.ts),
+        )
+        for info in shown
+    ]
+    print_table(columns, rows, title=f"Thread {thread}")
+    if more:
+        note(f"Older checkpoints are not shown; --limit {limit * 10} shows more.")
+
+
+def _show_checkpoint(
+    saver: ResilientSaver,
+    thread: str,
+    checkpoint: str | None,
+    namespace: str | None,
+    content: bool,
+    as_json: bool,
+) -> None:
+    config = _config(thread, namespace or "")
+    if checkpoint not in (None, "latest"):
+        config["configurable"]["checkpoint_id"] = checkpoint
+    found = saver.get_tuple(config)
+    if found is None:
+        fail(f"there is no checkpoint {checkpoint or ''} of thread {thread!r} in this database")
+        raise typer.Exit(ExitCode.FINDINGS)
+    info = checkpoint_info(found)
+    channels = channel_infos(found, content=content)
+    messages = message_infos(found, content=content)
+    if as_json:
+        print_json(
+            {"thread_id": thread, "checkpoint": info, "channels": channels, "messages": messages}
+        )
+        return
+    columns = ("channel", "type", "summary")
+    rows = [(channel.channel, channel.type, channel.summary) for channel in channels]
+    print_table(columns, rows, title=f"Checkpoint {info.checkpoint_id}")
+    print_table(
+        ("#", "message", "id", "characters", "tool calls"),
+        [
+            (item.place, item.type, item.id, item.characters, ", ".join(item.tool_calls))
+            for item in messages
+        ],
+    )
+    if content:
+        for item in messages:
+            typer.echo(f"\n[{item.place}] {item.type}\n{item.content}")
+        for channel in channels:
+            if channel.content is not None:
+                typer.echo(f"\n[{channel.channel}]\n{channel.content!r}")
+
+
+@app.command()
+@on_database
+def verify(
+    saver: ResilientSaver,
+    as_json: Json = False,
+) -> None:
+    """Read and check everything; exit code 1 when something is damaged."""
+    with progress_bar() as show_progress:
+        report = maintenance.verify(saver, progress=_relay(show_progress))
+    if as_json:
+        print_json(report)
+    else:
+        print_table(("checked", "number"), list(report.checked.items()))
+        if report.findings:
+            columns = ("finding", "thread", "checkpoint", "channel", "message")
+            rows = [
+                (item.kind, item.thread_id, item.checkpoint_id, item.channel, item.message)
+                for item in report.findings
+            ]
+            print_table(columns, rows)
+        typer.echo(f"findings: {len(report.findings)}" if report.findings else "all is well")
+    if not report.ok:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+@app.command()
+@on_database
+def stats(
+    saver: ResilientSaver,
+    as_json: Json = False,
+) -> None:
+    """Count what the file holds and what it takes."""
+    found = maintenance.stats(saver)
+    if as_json:
+        print_json(found)
+        return
+    print_table(("what", "number"), _rows(plain(found)))
+
+
+@app.command()
+@on_database
+def migrate(
+    saver: ResilientSaver,
+    thread: Threads = None,
+    drop: Annotated[
+        bool,
+        typer.Option("--drop", help="Delete SqliteSaver's rows of what was moved and verified."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Move threads that SqliteSaver wrote in this file, and verify each for equality."""
+    with progress_bar() as show_progress:
+        report = maintenance.migrate(
+            saver, thread_ids=thread, drop=drop, progress=_relay(show_progress)
+        )
+    _print_report(report, as_json)
+
+
+@app.command()
+@on_database
+def export(
+    saver: ResilientSaver,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The new SQLite file.")],
+    thread: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Write a plain SqliteSaver file, which every LangGraph program can open."""
+    with progress_bar() as show_progress:
+        report = maintenance.export(
+            saver, target, thread_ids=thread, progress=_relay(show_progress)
+        )
+    _print_report(report, as_json)
+
+
+def _print_report(report: Any, as_json: bool) -> None:
+    """Show what a move came to; threads that were left out are findings."""
+    if as_json:
+        print_json(report)
+    else:
+        values = plain(report)
+        lists = {name: rows for name, rows in values.items() if isinstance(rows, list)}
+        numbers = {name: value for name, value in values.items() if name not in lists}
+        print_table(("what", "number"), _rows(numbers))
+        for name, rows in lists.items():
+            if rows:
+                print_table(list(rows[0]), [list(row.values()) for row in rows], title=name)
+    if report.skipped:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _rows(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values as text, sizes also in a readable unit."""
+    rows = []
+    for name, value in values.items():
+        text = str(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            text = f"{value:,} ({size(value)})" if name.endswith("bytes") else f"{value:,}"
+        rows.append((name.replace("_", " "), text))
+    return rows
+
+
+def _relay(show_progress: OnProgress) -> maintenance.OnProgress:
+    """The bar as the package's functions report to it."""
+
+    def report(progress: maintenance.Progress) -> None:
+        show_progress(progress.what, progress.done, progress.total or 0)
+
+    return report
+
+
+def _time(stamp: Any) -> str:
+    """A time of the record to the second, as it was written."""
+    if not stamp:
+        return ""
+    try:
+        return datetime.fromisoformat(str(stamp)).strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return str(stamp)
