@@ -16,7 +16,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from langgraph_resilient import configs, recording
 from langgraph_resilient.draft import Draft
-from langgraph_resilient.engine import Engine
+from langgraph_resilient.engine import Engine, has_old_tables
 from langgraph_resilient.errors import CheckpointCorrupt, ResilientError, TamperDetected
 from langgraph_resilient.records import Snapshot, Write
 from langgraph_resilient.store import rows
@@ -54,6 +54,23 @@ class OldTables(SqliteSaver):
             writes=list(self.writes(spot)),
         )
 
+    def spots(self, thread_id: str, table: str = "checkpoints") -> list[tuple[str, str]]:
+        """Namespace and id of a thread's checkpoints, or of those with writes, least id first."""
+        cursor = self.conn.execute(
+            f"SELECT DISTINCT checkpoint_ns, checkpoint_id FROM {table} WHERE thread_id = ? "
+            "ORDER BY checkpoint_id, checkpoint_ns",
+            (thread_id,),
+        )
+        return cursor.fetchall()
+
+    def snapshots(self, thread_id: str) -> Iterator[Snapshot]:
+        """A thread's checkpoints, least id first, each read when it is asked for."""
+        for checkpoint_ns, checkpoint_id in self.spots(thread_id):
+            spot = named(thread_id, checkpoint_ns, checkpoint_id)
+            found = self.get_tuple({"configurable": spot})
+            if found is not None:
+                yield self.snapshot(found._replace(config={"configurable": spot}))
+
     def writes(self, spot: dict[str, Any]) -> Iterator[Write]:
         """The writes of an old checkpoint in LangGraph's order."""
         path = "task_path" if self._has_task_path else "''"
@@ -73,7 +90,17 @@ class OldTables(SqliteSaver):
             )
 
 
-def _guarded(thread_id: str | None, where: str, error: Exception) -> Exception:
+def named(thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> dict[str, Any]:
+    """The `configurable` of a config that names a checkpoint."""
+    return {
+        "thread_id": thread_id,
+        "checkpoint_ns": checkpoint_ns,
+        "checkpoint_id": checkpoint_id,
+    }
+
+
+def guarded(thread_id: str | None, where: str, error: Exception) -> Exception:
+    """The package's error for one that came out of ``SqliteSaver``."""
     if isinstance(error, ResilientError):
         return error
     if isinstance(error, sqlite3.Error):
@@ -95,9 +122,16 @@ def _refuse_unprotected(engine: Engine, thread_id: str) -> None:
         )
 
 
+def present(engine: Engine, session: Session) -> bool:
+    """Whether the old tables are there; another process may have dropped them meanwhile."""
+    if engine.old_tables and not has_old_tables(session):
+        engine.old_tables = False
+    return engine.old_tables
+
+
 def exists(engine: Engine, session: Session, thread_id: str) -> bool:
     """Whether the old tables hold a thread that ours do not."""
-    if not engine.old_tables or thread_id in engine.adopted:
+    if thread_id in engine.adopted or not present(engine, session):
         return False
     for table in ("checkpoints", "writes"):
         if session.raw(f"SELECT 1 FROM {table} WHERE thread_id = ? LIMIT 1", thread_id):
@@ -114,29 +148,14 @@ def get(
     _refuse_unprotected(engine, spot.thread_id)
     old = OldTables(session, serde)
     try:
-        found = old.get_tuple(
-            {
-                "configurable": {
-                    "thread_id": spot.thread_id,
-                    "checkpoint_ns": spot.checkpoint_ns,
-                    "checkpoint_id": spot.checkpoint_id,
-                }
-            }
-        )
+        where = named(spot.thread_id, spot.checkpoint_ns, spot.checkpoint_id)
+        found = old.get_tuple({"configurable": where})
         if found is None:
             return None
-        return old.snapshot(_at(found, spot.thread_id, spot.checkpoint_ns))
+        where = named(spot.thread_id, spot.checkpoint_ns, found.checkpoint["id"])
+        return old.snapshot(found._replace(config={"configurable": where}))
     except Exception as error:
-        raise _guarded(spot.thread_id, engine.db.where, error) from error
-
-
-def _at(found: CheckpointTuple, thread_id: str, checkpoint_ns: str) -> CheckpointTuple:
-    named = {
-        "thread_id": thread_id,
-        "checkpoint_ns": checkpoint_ns,
-        "checkpoint_id": found.checkpoint["id"],
-    }
-    return found._replace(config={"configurable": named})
+        raise guarded(spot.thread_id, engine.db.where, error) from error
 
 
 def pages(
@@ -146,6 +165,8 @@ def pages(
     if not engine.old_tables:
         return
     with engine.reading() as session:
+        if not present(engine, session):
+            return
         keys = [key for key in _old_keys(session, query) if exists(engine, session, key[0])]
     left = len(keys) if limit is None else limit
     for start in range(0, len(keys), _PAGE):
@@ -189,6 +210,9 @@ def _old_keys(session: Session, query: configs.Query) -> list[tuple[str, str, st
 def adopt(engine: Engine, thread_id: str, serde: Any = None, *, trust: bool = False) -> bool:
     """Move a thread into our tables, all of it in one transaction; its old rows stay.
 
+    Checkpoints are read, encoded and let go one by one: what is held meanwhile is what will be
+    stored, compressed.
+
     Returns:
         Whether there was anything to move.
 
@@ -199,69 +223,47 @@ def adopt(engine: Engine, thread_id: str, serde: Any = None, *, trust: bool = Fa
         return False
     with engine.reading() as session:
         needed = exists(engine, session, thread_id)
-        if needed and not trust:
-            _refuse_unprotected(engine, thread_id)
-        loaded = _all_of(engine, session, thread_id, serde) if needed else ([], [])
+    if needed and not trust:
+        _refuse_unprotected(engine, thread_id)
     if needed:
-        engine.change(thread_id, lambda draft: _move(draft, *loaded, serde))
+        engine.change(thread_id, lambda draft: _move(engine, draft, serde))
     engine.adopted.add(thread_id)
     return needed
 
 
-def _all_of(
-    engine: Engine, session: Session, thread_id: str, serde: Any
-) -> tuple[list[Snapshot], list[tuple[str, str, Write]]]:
-    old = OldTables(session, serde)
-    try:
-        keys = session.raw(
-            "SELECT checkpoint_ns, checkpoint_id FROM checkpoints WHERE thread_id = ? "
-            "ORDER BY checkpoint_id",
-            thread_id,
-        )
-        written = session.raw(
-            "SELECT DISTINCT checkpoint_ns, checkpoint_id FROM writes WHERE thread_id = ?",
-            thread_id,
-        )
-        found = []
-        for checkpoint_ns, checkpoint_id in keys:
-            spot = configs.Spot(
-                thread_id=thread_id, checkpoint_ns=checkpoint_ns, checkpoint_id=checkpoint_id
-            )
-            snapshot = get(engine, session, serde, spot)
-            if snapshot is not None:
-                found.append(snapshot)
-        writes = [
-            (ns, id, write)
-            for ns, id in written
-            for write in old.writes(
-                {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}
-            )
-        ]
-    except Exception as error:
-        raise _guarded(thread_id, engine.db.where, error) from error
-    return found, writes
-
-
-def _move(
-    draft: Draft, snapshots: list[Snapshot], writes: list[tuple[str, str, Write]], serde: Any
-) -> None:
-    if draft.state.exists:
+def _move(engine: Engine, draft: Draft, serde: Any) -> None:
+    state = draft.state
+    if state.exists:
         return  # somebody else moved it first
-    for snapshot in snapshots:
-        recording.put(
-            draft,
-            snapshot.checkpoint_ns,
-            snapshot.checkpoint,
-            snapshot.metadata,
-            snapshot.parent_id,
-            serde,
-        )
-    tasks: dict[tuple[str, str, str], tuple[str, dict[int, tuple[str, Any]]]] = {}
-    for ns, id, write in writes:
-        path, entries = tasks.setdefault((ns, id, write.task_id), (write.task_path, {}))
+    # A checkpoint whose parent is gone is no late write here: SqliteSaver wrote it.
+    before, state.deleted_before = state.deleted_before, False
+    try:
+        with engine.db.read() as session:
+            old = OldTables(session, serde)
+            for snapshot in old.snapshots(state.thread_id):
+                recording.put(
+                    draft,
+                    snapshot.checkpoint_ns,
+                    snapshot.checkpoint,
+                    snapshot.metadata,
+                    snapshot.parent_id,
+                    serde,
+                )
+            for ns, checkpoint_id in old.spots(state.thread_id, "writes"):
+                _move_writes(draft, old, ns, checkpoint_id, serde)
+    except Exception as error:
+        raise guarded(state.thread_id, engine.db.where, error) from error
+    finally:
+        state.deleted_before = before
+
+
+def _move_writes(draft: Draft, old: OldTables, ns: str, checkpoint_id: str, serde: Any) -> None:
+    tasks: dict[str, tuple[str, dict[int, tuple[str, Any]]]] = {}
+    for write in old.writes(named(draft.state.thread_id, ns, checkpoint_id)):
+        path, entries = tasks.setdefault(write.task_id, (write.task_path, {}))
         entries[write.index] = (write.channel, write.value)
-    for (ns, id, task), (path, entries) in tasks.items():
-        recording.put_entries(draft, ns, id, entries, task, path, serde)
+    for task, (path, entries) in tasks.items():
+        recording.put_entries(draft, ns, checkpoint_id, entries, task, path, serde)
 
 
 def delete(session: Session, thread_id: str) -> None:

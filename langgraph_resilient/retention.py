@@ -39,7 +39,7 @@ def delete_thread(engine: Engine, thread_id: str) -> None:
     engine.open()
 
     def work(session: Session) -> int:
-        if engine.old_tables:
+        if legacy.present(engine, session):
             legacy.delete(session, thread_id)
         thread = rows.find_thread(session, engine.sealer, thread_id)
         return _delete(engine, session, thread) if thread is not None else engine.epoch
