@@ -1,0 +1,40 @@
+"""Plain functions that look after a database: count, verify, migrate, export.
+
+Each takes an open saver, works in short sessions beside running agents, and can be interrupted at
+any moment without leaving a half-done change.
+"""
+
+from langgraph_resilient.maintenance.exporting import export
+from langgraph_resilient.maintenance.inventory import stats, threads
+from langgraph_resilient.maintenance.migration import migrate
+from langgraph_resilient.maintenance.reports import (
+    ExportReport,
+    Finding,
+    Lossy,
+    MigrateReport,
+    OnProgress,
+    Progress,
+    Skipped,
+    Stats,
+    ThreadInfo,
+    VerifyReport,
+)
+from langgraph_resilient.maintenance.verification import verify
+
+__all__ = [
+    "ExportReport",
+    "Finding",
+    "Lossy",
+    "MigrateReport",
+    "OnProgress",
+    "Progress",
+    "Skipped",
+    "Stats",
+    "ThreadInfo",
+    "VerifyReport",
+    "export",
+    "migrate",
+    "stats",
+    "threads",
+    "verify",
+]

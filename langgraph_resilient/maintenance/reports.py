@@ -1,0 +1,196 @@
+"""What maintenance reports: frozen values, ready to be printed or turned into JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a long piece of work has come.
+
+    Attributes:
+        done: units done.
+        total: units there are, or None when that is not known.
+        what: what is being done, for a person.
+    """
+
+    done: int
+    total: int | None
+    what: str
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadInfo:
+    """One thread.
+
+    Attributes:
+        thread_id: its name.
+        checkpoints: how many there are in all its namespaces.
+        namespaces: how many namespaces it has.
+        writes: tasks whose writes are stored.
+        bytes: stored bytes of the thread's own rows; contents it shares count for their maker.
+        first_ts: time of the checkpoint written first (ISO 8601), None if it cannot be read.
+        last_ts: time of the one written last.
+        source: ``"resilient"``, or ``"sqlite"`` for one that is only in ``SqliteSaver``'s tables.
+    """
+
+    thread_id: str
+    checkpoints: int
+    namespaces: int
+    writes: int
+    bytes: int
+    first_ts: str | None
+    last_ts: str | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What a database holds and what it takes. Sizes are bytes.
+
+    Attributes:
+        path: the file, or a word for a database without one.
+        file_bytes: size of the file (of the pages, for a database in memory).
+        wal_bytes: size of the write-ahead log beside it.
+        blobs: distinct contents.
+        blob_bytes: what they take, compressed and sealed.
+        blob_raw_bytes: what they hold.
+        shared_blobs: contents that more than one thread uses.
+        template_bytes: what contents and envelopes are compressed against.
+        envelope_bytes: checkpoints without their contents.
+        write_bytes: pending writes without their contents.
+        free_bytes: inside the file, free for new rows; ``VACUUM`` gives them back.
+        old_threads: threads that are only in ``SqliteSaver``'s tables.
+        mode: how rows are sealed: ``checksum``, ``keyed`` or ``cipher``.
+        schema: the schema version.
+    """
+
+    path: str
+    file_bytes: int
+    wal_bytes: int
+    threads: int
+    namespaces: int
+    checkpoints: int
+    writes: int
+    blobs: int
+    blob_bytes: int
+    blob_raw_bytes: int
+    shared_blobs: int
+    templates: int
+    template_bytes: int
+    envelope_bytes: int
+    write_bytes: int
+    page_size: int
+    free_bytes: int
+    old_threads: int
+    mode: str
+    schema: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it was written.
+
+    Attributes:
+        kind: where it is: ``file``, ``schema``, ``clock``, ``rollback``, ``thread``,
+            ``namespace``, ``checkpoint``, ``writes``, ``blob``, ``template``, ``share``,
+            ``orphan``.
+        message: what is wrong, for a person.
+        thread_id: the thread that is hit, where known.
+        checkpoint_id: the checkpoint that is hit, where known.
+        channel: the channel that is hit, where known.
+    """
+
+    kind: str
+    message: str
+    thread_id: str | None = None
+    checkpoint_id: str | None = None
+    channel: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What a verification came to.
+
+    Attributes:
+        ok: whether there is no finding.
+        checked: how many of each there were. ``unreachable_blobs`` are contents that nothing
+            names any more, which is no damage; ``not_restored`` are values whose class strict mode
+            refuses; ``opaque`` are values of a serializer that was not given.
+        findings: everything that was found.
+    """
+
+    ok: bool
+    checked: dict[str, int]
+    findings: list[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A thread that was left out, and why."""
+
+    thread_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrateReport:
+    """What a migration came to.
+
+    Attributes:
+        threads: threads moved by this run.
+        checkpoints: their checkpoints.
+        writes: their pending writes.
+        verified: threads whose every tuple reads the same from both tables, those that an earlier
+            run moved included.
+        dropped: threads whose old rows were deleted.
+        skipped: threads that were left as they are, each with the reason.
+    """
+
+    threads: int
+    checkpoints: int
+    writes: int
+    verified: int
+    dropped: int
+    skipped: list[Skipped]
+
+
+@dataclass(frozen=True, slots=True)
+class Lossy:
+    """A value that ``SqliteSaver`` does not give back as it is.
+
+    Attributes:
+        thread_id: the thread.
+        channel: the channel, or the key of the metadata.
+        type_name: what holds the difference.
+    """
+
+    thread_id: str
+    channel: str
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport:
+    """What an export came to.
+
+    Attributes:
+        threads: threads written.
+        checkpoints: checkpoints written, those added for pruned threads included.
+        writes: pending writes written.
+        bytes: size of the new file.
+        lossy: values that ``SqliteSaver`` gives back changed, one entry a thread, channel and type.
+        skipped: threads that ``SqliteSaver`` cannot store, each with the reason.
+    """
+
+    threads: int
+    checkpoints: int
+    writes: int
+    bytes: int
+    lossy: list[Lossy]
+    skipped: list[Skipped]
