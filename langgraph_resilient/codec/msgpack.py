@@ -179,17 +179,22 @@ class Packer:
             flat = [part for pair in value.items() for part in pair]
             return ExtType(ENTRIES, pack(self._slices(flat)))
         return {
-            key if type(key) is str and len(key) < 256 else self._key(key): self.tree(item)
+            key if type(key) is str and len(key) < 256 else self._whole(key): self.tree(item)
             for key, item in value.items()
         }
 
-    def _key(self, key: Any) -> Any:
-        # A key is never a blob: reading a dict must not need another row for each key.
-        limit, self._leaf_bytes = self._leaf_bytes, sys.maxsize
+    def _whole(self, value: Any) -> Any:
+        """A tree without blobs.
+
+        For keys: reading a dict must not need another row for each key. For secrets: a blob of
+        its own would stand readable in the file, and nobody would see the reference to it.
+        """
+        limits = self._leaf_bytes, self._inline
+        self._leaf_bytes, self._inline = sys.maxsize, True
         try:
-            return self.tree(key)
+            return self.tree(value)
         finally:
-            self._leaf_bytes = limit
+            self._leaf_bytes, self._inline = limits
 
     def _slices(self, values: list[Any]) -> list[Any]:
         """Parts of a long list: full slices become blobs, so that a growing list costs its growth."""
@@ -271,14 +276,15 @@ class Packer:
     def _object(self, value: Any) -> ExtType:
         try:
             code, payload = types.reduce(value)
-            body = pack(self.tree(payload))
+            if code in types.SECRET_CODES:
+                body = mask(pack(self._whole(payload)), self._secret_key)
+            else:
+                body = pack(self.tree(payload))
         except (types.Unsupported, OverflowError):
             if not isinstance(value, BaseException):
                 raise
             code, payload = types.degrade_exception(value)
             body = pack(self.tree(payload))
-        if code in types.SECRET_CODES:
-            body = mask(body, self._secret_key)
         return ExtType(int(code), body)
 
     def _message(self, message: BaseMessage) -> Item:
@@ -428,16 +434,9 @@ class Unpacker:
                 strict_map_key=False,
                 unicode_errors="surrogatepass",
             )
-        except ResilientError:
+        except (ResilientError, MemoryError):
             raise
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            IndexError,
-            RecursionError,
-            msgpack.UnpackException,
-        ) as error:
+        except Exception as error:  # damage may make any constructor fail
             raise DataCorrupt(f"it does not unpack: {type(error).__name__}: {error}") from error
 
     def message(self, raw: bytes) -> Any:

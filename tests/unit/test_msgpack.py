@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from property.strategies import messages, same, values
-from pydantic import SecretStr
+from pydantic import Secret, SecretBytes, SecretStr
 from unit.packing import KEY, Bench
 
 from langgraph_resilient.codec.msgpack import LONG, SLICE
@@ -75,8 +75,10 @@ def test_nan_comes_back_as_nan() -> None:
 @given(values())
 def test_any_value_comes_back_from_a_channel_and_from_a_write(value: Any) -> None:
     bench = Bench(leaf_bytes=16, message_leaf_bytes=32)
-    assert same(bench.there_and_back(value), value)
-    assert same(bench.unpack(bench.write([value, value])), [value, value])
+    raw, written = bench.channel(value), bench.write([value, value])
+    assert same(bench.unpack(raw), value)
+    assert same(bench.unpack(written), [value, value])
+    assert len(reachable(bench, raw) | reachable(bench, written)) == len(bench.contents.stored)
 
 
 @relaxed
@@ -379,13 +381,18 @@ def test_every_named_blob_is_found_also_inside_objects_and_slices() -> None:
         "chat": [HumanMessage("m"), 1, AIMessage("n")],
     }
     raw = bench.channel(value)
-    base = bench.contents.base
-    found, waiting = set(), references_of(raw, base)
+    assert len(reachable(bench, raw)) == len(bench.contents.stored)
+
+
+def reachable(bench: Bench, raw: bytes) -> set[int]:
+    """Every blob that a collector would find from here."""
+    found: set[int] = set()
+    waiting = references_of(raw, bench.contents.base)
     while waiting:
         reference = waiting.pop()
         found.add(reference)
-        waiting += references_of(bench.contents.raw(reference), base)
-    assert found == {base + 1 + index for index in range(len(bench.contents.stored))}
+        waiting += references_of(bench.contents.raw(reference), bench.contents.base)
+    return found
 
 
 def test_what_is_a_message_is_told_by_its_first_bytes() -> None:
@@ -408,6 +415,25 @@ def test_a_secret_does_not_stand_readable_and_equal_ones_look_equal() -> None:
     found = bench.unpack(raw)["key"]
     assert found == SecretStr("correct horse battery staple")
     assert references_of(raw, 0) == []
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        SecretStr("-----BEGIN PRIVATE KEY----- horse " * 200),
+        SecretBytes(b"horse" * 2000),
+        Secret[dict]({"chat": [HumanMessage("horse " * 900)], "rows": ["horse " * 20] * 300}),
+    ],
+    ids=["text", "bytes", "nested"],
+)
+def test_a_long_secret_is_no_blob_of_its_own(secret: Any) -> None:
+    """A blob would stand readable in the file, and a collector could not see who names it."""
+    bench = Bench(leaf_bytes=100)
+    raw = bench.channel({"key": secret})
+    everything = raw + b"".join(content for content, _ in bench.contents.stored)
+    assert b"horse" not in everything
+    assert same(bench.unpack(raw)["key"], secret)
+    assert len(reachable(bench, raw)) == len(bench.contents.stored)
 
 
 @given(st.binary(max_size=300), st.binary(min_size=1, max_size=64))
