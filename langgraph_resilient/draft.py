@@ -295,9 +295,9 @@ class Draft:
         except Conflict:
             # Somebody stored one of these contents first: learn where, then do the draft again.
             # Those of this draft are found, too, but they are about to be rolled back.
-            for blob, at, _ in self._blobs:
+            for number, at, _ in self._blobs:
                 found = session.one("blob_by_digest", at)
-                if found is not None and found[0] != blob:
+                if found is not None and found[0] != number:
                     self._addresses.put(at, found[0])
             raise
 

@@ -212,11 +212,11 @@ WHERE id = ?
     AND ns = ?
 
 -- name: checkpoint_anywhere
--- Where a checkpoint's name occurs, in any thread.
+-- Where a checkpoint's name occurs, in any thread; the plus sign keeps the planner on the index.
 SELECT seq
 FROM resilient_checkpoints
 WHERE id = ?
-ORDER BY seq DESC
+ORDER BY +seq DESC
 LIMIT 1
 
 -- name: checkpoint_delete
@@ -264,6 +264,14 @@ WHERE ns = ?
     AND checkpoint = ?
     AND task = ?
     AND (SELECT number FROM resilient_meta WHERE name = 'clock') = ?
+
+-- name: writes_replace
+-- The same writes under another seal.
+UPDATE resilient_writes
+SET frame = ?
+WHERE ns = ?
+    AND checkpoint = ?
+    AND task = ?
 
 -- name: writes_delete_of
 -- Remove what tasks wrote under one checkpoint.
@@ -372,6 +380,12 @@ SELECT template, kind, frame
 FROM resilient_templates
 WHERE template BETWEEN ? AND ?
 ORDER BY template
+
+-- name: template_replace
+-- The same template under another seal.
+UPDATE resilient_templates
+SET frame = ?
+WHERE template = ?
 
 -- name: templates_delete
 -- Remove a thread's templates.
