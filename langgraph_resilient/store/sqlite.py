@@ -262,6 +262,7 @@ class SqliteDatabase:
         self._queue_lock = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
+        self._taken = False
         self._immutable = False
         self._closed = False
         self.where = str(target.path) if target.path is not None else "the database"
@@ -290,7 +291,18 @@ class SqliteDatabase:
             with self.lock:
                 if self._writer is None:
                     self._writer = self._open_writer()
+        elif self._given is not None:
+            self._take_up(self._given)
         return self._writer
+
+    def _take_up(self, connection: sqlite3.Connection) -> None:
+        """Set the user's connection to WAL once, as ``SqliteSaver`` does; nothing else of it."""
+        with self.lock:
+            if self._taken or connection.in_transaction:
+                return
+            self._taken = True
+            with suppress(sqlite3.OperationalError):  # read-only, or busy: it works without, too
+                connection.execute("PRAGMA journal_mode = WAL").fetchone()
 
     def _open_writer(self) -> sqlite3.Connection:
         path = self.target.path
