@@ -297,12 +297,17 @@ class SqliteDatabase:
 
     def _take_up(self, connection: sqlite3.Connection) -> None:
         """Set the user's connection to WAL once, as ``SqliteSaver`` does; nothing else of it."""
+        if self._taken:
+            return
         with self.lock:
-            if self._taken or connection.in_transaction:
-                return
-            self._taken = True
-            with suppress(sqlite3.OperationalError):  # read-only, or busy: it works without, too
-                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            try:
+                if self._taken or connection.in_transaction:
+                    return
+                self._taken = True
+                with suppress(sqlite3.OperationalError):  # read-only or busy: works without, too
+                    connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.Error as error:
+                raise translated(error, self.where) from error
 
     def _open_writer(self) -> sqlite3.Connection:
         path = self.target.path
