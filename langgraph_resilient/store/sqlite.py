@@ -76,7 +76,7 @@ _TRANSLATIONS: tuple[tuple[tuple[str, ...], Callable[[str], Exception], str], ..
     (
         ("closed database",),
         SaverClosed,
-        "the saver was closed; open a new one, or keep its `with` block open while the graph runs",
+        "it was closed; open a new one, or keep its `with` block open while the graph runs",
     ),
     (
         ("created in a thread",),
@@ -112,9 +112,9 @@ class Session:
         return self._connection
 
     def _execute(self, name: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
-        cursor = self._connection.cursor()
-        cursor.row_factory = None
         try:
+            cursor = self._connection.cursor()
+            cursor.row_factory = None
             return cursor.execute(self._sql[name], parameters)
         except sqlite3.Error as error:
             raise translated(error, self._where) from error
