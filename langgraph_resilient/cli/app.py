@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,7 @@ from langgraph_resilient.cli.output import (
     progress_bar,
     size,
 )
+from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.saver import ResilientSaver
 
 _HELP = """Look into, check and move the checkpoints that LangGraph agents left in a SQLite file.
@@ -191,19 +193,12 @@ def _show_checkpoint(
                 typer.echo(f"\n[{channel.channel}]\n{channel.content!r}")
 
 
-@app.command()
-@on_database
-def verify(
-    saver: ResilientSaver,
-    as_json: Json = False,
-) -> None:
-    """Read and check everything; exit code 1 when something is damaged."""
-    with progress_bar() as show_progress:
-        report = maintenance.verify(saver, progress=_relay(show_progress))
+def _print_verification(report: maintenance.VerifyReport, as_json: bool) -> None:
     if as_json:
         print_json(report)
     else:
-        print_table(("checked", "number"), list(report.checked.items()))
+        if report.checked:
+            print_table(("checked", "number"), list(report.checked.items()))
         if report.findings:
             columns = ("finding", "thread", "checkpoint", "channel", "message")
             rows = [
@@ -214,6 +209,25 @@ def verify(
         typer.echo(f"findings: {len(report.findings)}" if report.findings else "all is well")
     if not report.ok:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _report_unreadable(error: DataCorrupt, as_json: bool) -> None:
+    """A file that is too damaged to be opened: all that can be found in it."""
+    finding = maintenance.Finding("file", str(error), error.thread_id)
+    report = maintenance.VerifyReport(ok=False, checked={}, findings=[finding])
+    _print_verification(report, as_json)
+
+
+@app.command()
+@partial(on_database, unreadable=_report_unreadable)
+def verify(
+    saver: ResilientSaver,
+    as_json: Json = False,
+) -> None:
+    """Read and check everything; exit code 1 when something is damaged."""
+    with progress_bar() as show_progress:
+        report = maintenance.verify(saver, progress=_relay(show_progress))
+    _print_verification(report, as_json)
 
 
 @app.command()

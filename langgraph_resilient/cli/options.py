@@ -15,6 +15,7 @@ import typer
 
 from langgraph_resilient.cli.access import Access, opened
 from langgraph_resilient.cli.output import exit_codes
+from langgraph_resilient.errors import DataCorrupt, DecryptionFailed
 from langgraph_resilient.saver import ResilientSaver
 
 Own = ParamSpec("Own")
@@ -64,18 +65,31 @@ def program(**given: Any) -> None:
 
 def on_database(
     command: Callable[Concatenate[ResilientSaver, Own], None],
+    *,
+    unreadable: Callable[[DataCorrupt, bool], None] | None = None,
 ) -> Callable[..., None]:
     """The command as typer takes it: with the shared options in place of the saver.
 
     What its work raises becomes a message and an exit code.
+
+    Args:
+        command: takes the open saver and options of its own.
+        unreadable: gets the damage that keeps the file from being opened, and whether JSON is
+            wanted, where that is a result and no failure.
     """
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
     def run(**given: Any) -> None:
         context: typer.Context = given.pop("context")
         access = context.obj.with_options({name: given.pop(name) for name in _SHARED})
-        with exit_codes(), opened(access) as saver:
-            command(saver, **given)  # type: ignore[call-arg]
+        with exit_codes():
+            try:
+                with opened(access) as saver:
+                    command(saver, **given)  # type: ignore[call-arg]
+            except DataCorrupt as error:
+                if unreadable is None or isinstance(error, DecryptionFailed):  # a key is missing
+                    raise
+                unreadable(error, given["as_json"])
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     own = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own]

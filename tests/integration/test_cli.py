@@ -195,6 +195,14 @@ def test_verify_of_a_damaged_file_lists_the_findings(database: Path) -> None:
     assert "findings" in table.out
 
 
+def test_verify_of_a_file_too_damaged_to_open_is_a_finding(database: Path) -> None:
+    os.truncate(database, database.stat().st_size // 2)
+    outcome = run("verify", "--db", database, "--json")
+    assert (outcome.code, outcome.json["ok"]) == (1, False)
+    assert outcome.json["findings"]
+    assert run("threads", "--db", database).code == 3
+
+
 # --- moving ---------------------------------------------------------------------------------
 
 
