@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import ERROR
 
 from langgraph_resilient.codec import envelope
 from langgraph_resilient.codec.keys import pack_name
@@ -174,11 +175,16 @@ def put_writes(
     if is_late(draft, namespace, pack_name(checkpoint_id), writes=True):
         return False
     entries = {
-        WRITES_IDX_MAP.get(channel, position): (channel, value)
+        WRITES_IDX_MAP.get(channel, position): (channel, _told(channel, value))
         for position, (channel, value) in enumerate(writes)
     }
     put_entries(draft, checkpoint_ns, checkpoint_id, entries, task_id, task_path, serde)
     return True
+
+
+def _told(channel: str, value: Any) -> Any:
+    """LangGraph reads a task's error back as the text of its repr; exceptions in state stay so."""
+    return repr(value) if channel == ERROR and isinstance(value, BaseException) else value
 
 
 def put_entries(
