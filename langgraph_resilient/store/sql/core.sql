@@ -92,12 +92,6 @@ SELECT thread, checkpoint_ns, head, checkpoints, tally, seal
 FROM resilient_namespaces
 WHERE ns = ?
 
--- name: namespaces_all
--- Every namespace with its thread.
-SELECT ns, thread, checkpoint_ns, head, checkpoints, tally, seal
-FROM resilient_namespaces
-ORDER BY ns
-
 -- name: namespace_next
 -- The number the next namespace gets; a number is never reused while rows carry it.
 SELECT 1 + max(
