@@ -41,6 +41,10 @@ class Method(IntEnum):
     PLAIN = 3
 
 
+# Plain integers: a look at an enum's member costs as much as half a frame's header.
+_RAW, _DICTIONARY_1, _TEMPLATE, _PLAIN = map(int, Method)
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """Bytes that later frames of one thread are compressed against."""
@@ -148,7 +152,7 @@ class FrameCodec:
 
 def template_number(frame: bytes) -> int | None:
     """Which template a frame needs, or None."""
-    if frame and frame[0] & 0x07 == Method.TEMPLATE:
+    if frame and frame[0] & 0x07 == _TEMPLATE:
         return read_varint(frame, 1)[0]
     return None
 
@@ -194,17 +198,17 @@ class _Contexts:
         if header >> 4 != FRAME_VERSION:
             raise DataCorrupt(f"its format version {header >> 4} is unknown to this release")
         method = header & 0x07
-        if method == Method.RAW:
+        if method == _RAW:
             return frame[1:]
         at = 1
-        if method == Method.TEMPLATE:
+        if method == _TEMPLATE:
             number, at = read_varint(frame, at)
             if template is None or template.number != number:
                 raise DataCorrupt(f"its template {number} is missing")
             decompressor = self.template_decompressor(template)
-        elif method == Method.DICTIONARY_1:
+        elif method == _DICTIONARY_1:
             decompressor = self.small_decompressor
-        elif method == Method.PLAIN:
+        elif method == _PLAIN:
             decompressor = self.large_decompressor
         else:
             raise DataCorrupt(f"its compression method {method} is unknown to this release")

@@ -298,14 +298,17 @@ def parts_of(blob: int, address: bytes, stored: bytes) -> list[Row]:
 def read_blobs(session: Session, first: int, last: int) -> list[tuple[int, bytes, bytes]]:
     """Contents whose numbers are neighbours: (blob, address, stored bytes)."""
     found: list[tuple[int, bytes, bytes]] = []
-    pieces: list[bytes] = []
-    for part, at, stored in session.all("blob_parts", *part_bounds(first, last)):
-        if not part & _PART_MASK:
-            found.append((part >> PART_BITS, at, stored))
-            pieces = [stored]
-        elif found and part >> PART_BITS == found[-1][0] and part & _PART_MASK == len(pieces):
+    at, pieces, blob = b"", [], -1
+    for part, address, stored in session.all("blob_parts", *part_bounds(first, last)):
+        index = part & _PART_MASK
+        if not index:
+            if pieces:
+                found.append((blob, at, pieces[0] if len(pieces) == 1 else b"".join(pieces)))
+            blob, at, pieces = part >> PART_BITS, address, [stored]
+        elif part >> PART_BITS == blob and index == len(pieces):
             pieces.append(stored)
-            found[-1] = (*found[-1][:2], b"".join(pieces))
+    if pieces:
+        found.append((blob, at, b"".join(pieces)))
     return found
 
 
