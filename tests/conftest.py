@@ -1,0 +1,109 @@
+"""Fixtures: savers on every backend, unprotected, with a cipher, and with a user's serde."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from langgraph_resilient import Cipher, ResilientSaver
+
+BACKENDS = ("file", "memory", "connection")
+GUARDS = ("plain", "cipher", "serde")
+KEY = bytes(range(32))
+
+
+def make_cipher() -> Any:
+    """The package's own cipher with a fixed key."""
+    return Cipher(KEY)
+
+
+def make_serde(backend: str) -> Any:
+    """A user's serde: an encrypting one, and LangGraph's own for the connection backend."""
+    if backend == "connection":
+        return JsonPlusSerializer()
+    return EncryptedSerializer.from_pycryptodome_aes(key=KEY)
+
+
+class SaverFactory:
+    """Opens savers on one database, as often as a test likes.
+
+    ``persistent`` tells whether what was stored is still there after a reopen.
+    """
+
+    def __init__(self, backend: str, guard: str, folder: Path) -> None:
+        self.backend = backend
+        self.guard = guard
+        self.path = folder / "agent.db"
+        self.persistent = backend != "memory"
+
+    def options(self) -> dict[str, Any]:
+        if self.guard == "cipher":
+            return {"cipher": make_cipher()}
+        if self.guard == "serde":
+            return {"serde": make_serde(self.backend)}
+        return {}
+
+    @contextmanager
+    def __call__(self, **extra: Any) -> Iterator[BaseCheckpointSaver]:
+        options = {**self.options(), **extra}
+        if self.backend == "connection":
+            with self._on_connection(options) as saver:
+                yield saver
+        else:
+            target = ":memory:" if self.backend == "memory" else str(self.path)
+            with ResilientSaver.from_conn_string(target, **options) as saver:
+                yield saver
+
+    @contextmanager
+    def _on_connection(self, options: dict[str, Any]) -> Iterator[BaseCheckpointSaver]:
+        conn = sqlite3.connect(self.path, check_same_thread=False)
+        try:
+            saver = ResilientSaver(conn, **options)
+            try:
+                yield saver
+            finally:
+                saver.close()
+        finally:
+            conn.close()
+
+
+@pytest.fixture(
+    params=[(backend, guard) for backend in BACKENDS for guard in GUARDS],
+    ids=lambda pair: "-".join(pair),
+)
+def saver_factory(request: pytest.FixtureRequest, tmp_path: Path) -> SaverFactory:
+    """Every backend, each plain, with the package's cipher and with a user's serde."""
+    return SaverFactory(*request.param, tmp_path)
+
+
+@pytest.fixture
+def saver(saver_factory: SaverFactory) -> Iterator[BaseCheckpointSaver]:
+    """An open saver on every backend and with every protection."""
+    with saver_factory() as opened:
+        yield opened
+
+
+@pytest.fixture
+def file_factory(tmp_path: Path) -> SaverFactory:
+    """A plain saver on a file."""
+    return SaverFactory("file", "plain", tmp_path)
+
+
+@pytest.fixture
+def file_saver(file_factory: SaverFactory) -> Iterator[BaseCheckpointSaver]:
+    with file_factory() as opened:
+        yield opened
+
+
+@pytest.fixture
+def db_path(tmp_path: Path) -> str:
+    """Where a database may be created."""
+    return str(tmp_path / "agent.db")

@@ -1,0 +1,43 @@
+"""LangGraph's own conformance suite, whole, on every backend and with every protection.
+
+The suite's label "FULL" also covers savers of which parts were skipped, so the numbers are
+counted here: eight capabilities, eighty-one tests, none failed and none skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from conftest import BACKENDS, GUARDS, SaverFactory
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+
+CAPABILITIES = 8
+TESTS = 81
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_all_of_the_conformance_suite_passes(backend: str, guard: str, tmp_path: Path) -> None:
+    folders = iter(range(1000))
+
+    @checkpointer_test(name=f"{backend}-{guard}")
+    async def fresh() -> AsyncGenerator[BaseCheckpointSaver, None]:
+        folder = tmp_path / str(next(folders))
+        folder.mkdir()
+        with SaverFactory(backend, guard, folder)() as saver:
+            yield saver
+
+    report = asyncio.run(validate(fresh))
+
+    results = report.results
+    assert {name: r.failures for name, r in results.items() if r.failures} == {}
+    assert [name for name, r in results.items() if not r.detected] == []
+    assert [name for name, r in results.items() if r.passed is not True] == []
+    assert len(results) == CAPABILITIES
+    assert sum(r.tests_passed for r in results.values()) == TESTS
+    assert sum(r.tests_failed for r in results.values()) == 0
+    assert sum(r.tests_skipped for r in results.values()) == 0
