@@ -240,6 +240,8 @@ class Draft:
 
     def queued(self) -> None:
         """The draft is in the queue: later drafts of the thread may build on it."""
+        if not self._steps:
+            return
         state = self.state
         state.fresh.update(self._new)
         state.shared.update(self._shares)

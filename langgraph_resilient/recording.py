@@ -49,6 +49,7 @@ def put(
     id = pack_name(checkpoint["id"])
     parent = pack_name(parent_id) if parent_id else None
     if parent is not None and is_late(draft, namespace, parent):
+        _bury(draft, id)
         return False
     packer = draft.packer()
     ns = namespace.row.ns
@@ -172,7 +173,7 @@ def put_writes(
 ) -> bool:
     """Encode a task's writes into a draft; False when they came too late (see `is_late`)."""
     namespace = draft.namespace(checkpoint_ns)
-    if is_late(draft, namespace, pack_name(checkpoint_id), writes=True):
+    if is_late(draft, namespace, pack_name(checkpoint_id)):
         return False
     entries = {
         WRITES_IDX_MAP.get(channel, position): (channel, _told(channel, value))
@@ -275,8 +276,8 @@ def _merged(
     )
 
 
-def is_late(draft: Draft, namespace: Namespace, checkpoint: bytes, *, writes: bool = False) -> bool:
-    """Whether a write belongs to a life of the thread that `delete_thread` has ended.
+def is_late(draft: Draft, namespace: Namespace, checkpoint: bytes) -> bool:
+    """Whether a write hangs on a checkpoint that `delete_thread` has removed.
 
     A graph that still runs when its thread is deleted goes on writing: its next checkpoint names
     a parent that is gone. Such a write must not bring the thread back.
@@ -285,15 +286,21 @@ def is_late(draft: Draft, namespace: Namespace, checkpoint: bytes, *, writes: bo
     if not state.deleted_before or namespace.head_id == checkpoint:
         return False
     with draft.engine.db.read() as session:
+        if session.one("tombstone", state.name, checkpoint) is None:
+            return False
         if namespace.exists and session.one("checkpoint_exists", checkpoint, namespace.row.ns):
             return False
-        late = not writes or session.one("tombstone", state.name, checkpoint) is not None
-    if late:
-        logger.warning(
-            "a write came after the deletion of its thread and was dropped; "
-            "start the thread anew with an input if it should live again"
-        )
-    return late
+    logger.warning(
+        "a write came after the deletion of its thread and was dropped; "
+        "start the thread anew with an input if it should live again"
+    )
+    return True
+
+
+def _bury(draft: Draft, id: bytes) -> None:
+    """What hangs on a dropped checkpoint is late, too."""
+    name = draft.state.name
+    draft.engine.db.write(lambda session: session.run("tombstone_insert", name, id))
 
 
 def family(checkpoint_ns: str) -> str:
