@@ -419,8 +419,8 @@ class SqliteDatabase:
             if not pending.done:
                 try:
                     self._commit_queue()
-                except BaseException:
-                    self._withdraw(pending)
+                except BaseException as error:
+                    self._withdraw(pending, error)
                     raise
         if pending.error is not None:
             raise pending.error
@@ -430,9 +430,13 @@ class SqliteDatabase:
         """Do `work` in a write transaction of its own group; durable on return."""
         return self.finish(self.enqueue(work))
 
-    def _withdraw(self, pending: Pending) -> None:
-        with self._queue_lock, suppress(ValueError):
+    def _withdraw(self, pending: Pending, error: BaseException) -> None:
+        """Its owner was interrupted: it will not be stored, and what builds on it must not be."""
+        with self._queue_lock:
+            if pending not in self._queue:
+                return
             self._queue.remove(pending)
+        _fail(pending, error)
 
     def _commit_queue(self) -> None:
         with self._queue_lock:
@@ -466,8 +470,11 @@ class SqliteDatabase:
                 _do(connection, session, pending, alone=len(batch) == 1 and not joined)
             if joined:
                 connection.execute("RELEASE resilient")
-            if connection.in_transaction:
-                connection.commit() if joined else connection.execute("COMMIT")
+                # When nothing of ours was stored, the user's transaction stays as it was.
+                if not all(pending.done for pending in batch):
+                    connection.commit()
+            elif connection.in_transaction:
+                connection.execute("COMMIT")
         except BaseException as error:
             _undo(connection, joined)
             if isinstance(error, sqlite3.Error):
@@ -536,7 +543,9 @@ def _do(connection: sqlite3.Connection, session: Session, pending: Pending, *, a
     connection.execute("SAVEPOINT piece")
     try:
         pending.result = pending.work(session)
-    except Exception as error:  # noqa: BLE001 - raised again by whoever waits for this piece
+    except Exception as error:
+        if not connection.in_transaction:
+            raise  # a full disk, say, made SQLite undo the whole transaction
         connection.execute("ROLLBACK TO piece")
         _fail(pending, error)
     connection.execute("RELEASE piece")
