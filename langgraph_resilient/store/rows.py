@@ -298,7 +298,8 @@ def parts_of(blob: int, address: bytes, stored: bytes) -> list[Row]:
 def read_blobs(session: Session, first: int, last: int) -> list[tuple[int, bytes, bytes]]:
     """Contents whose numbers are neighbours: (blob, address, stored bytes)."""
     found: list[tuple[int, bytes, bytes]] = []
-    at, pieces, blob = b"", [], -1
+    pieces: list[bytes] = []
+    at, blob = b"", -1
     for part, address, stored in session.all("blob_parts", *part_bounds(first, last)):
         index = part & _PART_MASK
         if not index:
