@@ -276,6 +276,8 @@ def reduce_thread(engine: Engine, reading: Reading, thread_id: str, keep: Keep) 
         if not dropped:
             return engine.epoch
         if not left:
+            if legacy.present(engine, session):
+                legacy.delete(session, thread_id)  # else they would bring it back
             return _delete(engine, session, thread)
         _sweep(engine, session, thread, restorer)
         return engine.tick(session)

@@ -121,7 +121,7 @@ class Check:
         if opened is not None:
             try:
                 opened.__exit__(type(error) if error else None, error, None)
-            except (DataCorrupt, StorageError) as damage:
+            except Exception as damage:
                 if damage is not error and not is_damage(damage):
                     raise
 
@@ -141,7 +141,7 @@ class Check:
         self.noted = {}
         try:
             work(self.session())
-        except (DataCorrupt, StorageError) as error:
+        except Exception as error:
             if not is_damage(error):
                 raise
             self.found(kind, error, **where)

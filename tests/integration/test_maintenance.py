@@ -764,3 +764,16 @@ def test_a_simple_graph_is_exported_from_an_encrypted_file(path: Path, plain: Pa
         expected = graph(saver).get_state(config("t")).values
     with SqliteSaver.from_conn_string(str(plain)) as other:
         assert graph(other).get_state(config("t")).values == expected
+
+
+def test_a_thread_whose_runs_were_all_deleted_does_not_come_back_from_its_old_rows(
+    old: Path,
+) -> None:
+    with SqliteSaver.from_conn_string(str(old)) as before:
+        Thread(before, "brief").put({"n": 1}, metadata={"run_id": "r"})
+    with ResilientSaver.from_conn_string(old) as saver:
+        migrate(saver)
+        saver.delete_for_runs(["r"])
+    with ResilientSaver.from_conn_string(old) as saver:
+        assert saver.get_tuple(config("brief")) is None
+        assert "brief" not in [info.thread_id for info in threads(saver)]
