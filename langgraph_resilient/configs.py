@@ -90,6 +90,9 @@ def query(
     )
 
 
+_COUNTERS = "counters_since_delta_snapshot"
+
+
 def metadata(config: RunnableConfig, given: CheckpointMetadata) -> dict[str, Any]:
     """The metadata to store: LangGraph's own, and what the run's config adds.
 
@@ -97,6 +100,9 @@ def metadata(config: RunnableConfig, given: CheckpointMetadata) -> dict[str, Any
     class drops them.
     """
     merged = cast("dict[str, Any]", get_checkpoint_metadata(config, given))
+    counters = merged.get(_COUNTERS)
+    if isinstance(counters, dict):  # LangGraph's own savers read these pairs back as lists
+        merged[_COUNTERS] = {k: list(v) if type(v) is tuple else v for k, v in counters.items()}
     for key, value in (config.get("metadata") or {}).items():
         if (
             key not in merged

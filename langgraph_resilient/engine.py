@@ -85,6 +85,8 @@ class Engine:
         self._next_thread = 0
         self._next_ns = 0
         self.anchor: anchor.Anchor | None = None
+        self.has_tables = False
+        """Whether tables of ours are in the file."""
         self.old_tables = False
         """Whether tables of ``SqliteSaver`` are in the file."""
         self.adopted: set[str] = set()
@@ -113,11 +115,11 @@ class Engine:
         with self.lock:
             if self.ready:
                 return
-            if not self._load():
-                self._create()
+            self.has_tables = self._load() or self._create()
             with self.db.read() as session:
                 self.old_tables = has_old_tables(session)
-            self.ready = True
+            # Without tables of ours, in a file that cannot be written, look again next time.
+            self.ready = self.has_tables
 
     def _after_fork(self) -> None:
         """In a child process nothing of the parent's connections and locks may be used.
@@ -150,7 +152,9 @@ class Engine:
             self._check_clock(session)
         return True
 
-    def _create(self) -> None:
+    def _create(self) -> bool:
+        """Make the tables; False where that is not possible but reading is."""
+
         def work(session: Session) -> None:
             if migrate.version_of(session) < migrate.newest():
                 fresh = migrate.version_of(session) == 0
@@ -161,10 +165,8 @@ class Engine:
         try:
             self.db.write(work)
         except DatabaseReadOnly:
-            if self.db.read_only:
-                return
-            raise
-        self._load()
+            return False
+        return self._load()
 
     def _found(self, session: Session) -> None:
         """Give a new database its identity and keys."""
@@ -276,6 +278,7 @@ class Engine:
         addresses = self.addresses
         with self.db.read() as session:
             session.addresses = addresses
+            session.bare = not self.has_tables
             if self.anchor is not None:
                 self._check_clock(session)
             yield session

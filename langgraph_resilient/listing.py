@@ -132,15 +132,15 @@ def _page(
     size: int,
     left: int | None,
 ) -> tuple[list[Snapshot], int, bool]:
-    if after == _END:
-        after = _start(engine, session, query)
-    before_id = pack_name(query.before_id) if query.before_id and after == _END else None
+    anchor = _anchor(engine, session, query)
+    if after == _END and anchor is not None and query.checkpoint_ns is not None:
+        after = anchor[1]
     keys = _keys(engine, session, query, after, size)
     found: list[Snapshot] = []
     threads: dict[int, tuple[NamespaceRow, Restorer]] = {}
     for row in keys:
         after = row[0]
-        if before_id is not None and unpack_name(row[2]) >= (query.before_id or ""):
+        if not _is_before(query, anchor, row):
             continue
         namespace, restorer = _place(engine, reading, session, row[1], threads)
         opened = rows.opened_checkpoint(
@@ -157,22 +157,34 @@ def _page(
     return found, after, len(keys) < size
 
 
-def _start(engine: Engine, session: Session, query: configs.Query) -> int:
-    """Where the list begins: behind the checkpoint that `before` names, if it is known."""
-    if query.before_id is None:
-        return _END
-    id = pack_name(query.before_id)
+def _anchor(engine: Engine, session: Session, query: configs.Query) -> tuple[int, int] | None:
+    """Namespace and place of the checkpoint that `before` names, if it is in the listed thread.
+
+    The order of writing means something within one namespace only: a parent graph's checkpoint may
+    reach the store after newer ones of its subgraphs.
+    """
     thread_id = query.before_thread or query.thread_id
-    if thread_id is not None:
-        thread = rows.find_thread(session, engine.sealer, thread_id)
-        if thread is not None:
-            for row in session.all("namespaces", thread.number):
-                if query.before_ns is None or row[1] == query.before_ns:
-                    found = session.one("checkpoint_exists", id, row[0])
-                    if found is not None:
-                        return int(found[0])
-    anywhere = session.one("checkpoint_anywhere", id)
-    return int(anywhere[0]) if anywhere is not None else _END
+    if query.before_id is None or thread_id is None:
+        return None
+    thread = rows.find_thread(session, engine.sealer, thread_id)
+    if thread is None:
+        return None
+    id = pack_name(query.before_id)
+    wanted = query.checkpoint_ns if query.before_ns is None else query.before_ns
+    for row in session.all("namespaces", thread.number):
+        if wanted is None or row[1] == wanted:
+            found = session.one("checkpoint_exists", id, row[0])
+            if found is not None:
+                return row[0], found[0]
+    return None
+
+
+def _is_before(query: configs.Query, anchor: tuple[int, int] | None, row: Row) -> bool:
+    if query.before_id is None:
+        return True
+    if anchor is not None and row[1] == anchor[0]:
+        return bool(row[0] < anchor[1])
+    return unpack_name(row[2]) < query.before_id
 
 
 def _keys(

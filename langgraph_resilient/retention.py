@@ -317,6 +317,7 @@ class _Reduction:
     def run(self, found: Sequence[CheckpointRow], kept: set[int]) -> None:
         session, ns = self._session, self._namespace.ns
         names = {row.id for row in found if row.seq in kept}
+        parents = {row.id: row.parent for row in found}
         tally = bytes(rows.TALLY_BYTES)
         folded = {
             row.seq: self._folded(row)
@@ -327,8 +328,8 @@ class _Reduction:
             if row.seq not in kept:
                 session.run("checkpoint_delete", row.seq)
                 session.run("writes_delete_of", ns, row.id)
-            elif folded.get(row.seq):
-                self._replace(row, folded[row.seq])
+            elif row.seq in folded:
+                self._replace(row, _survivor(row.parent, parents, names), folded[row.seq])
         for (tag,) in session.all("checkpoints_seals", ns):
             tally = rows.tally_with(tally, tag)
         self._move(max(kept, default=0), len(kept), tally)
@@ -359,15 +360,14 @@ class _Reduction:
             name for name in without if name in folded or not name.startswith(("__", "branch:"))
         )
 
-    def _replace(self, row: CheckpointRow, folded: dict[str, Any]) -> None:
+    def _replace(self, row: CheckpointRow, parent: bytes | None, folded: dict[str, Any]) -> None:
         engine = self._engine
         tree = self._restorer.envelope(row)
-        tree[envelope.FOLDED] = folded
+        if folded:
+            tree[envelope.FOLDED] = folded
         frame = engine.frames.encode(pack(tree), references=True)
-        place = rows.checkpoint_place(row.ns, row.id, row.parent)
-        self._session.run(
-            "checkpoint_replace", row.parent, engine.sealer.seal(place, frame), row.seq
-        )
+        place = rows.checkpoint_place(row.ns, row.id, parent)
+        self._session.run("checkpoint_replace", parent, engine.sealer.seal(place, frame), row.seq)
 
     def _move(self, head: int, checkpoints: int, tally: bytes) -> None:
         old = self._namespace
@@ -387,6 +387,17 @@ class _Reduction:
             rows.sealed_namespace(self._engine.sealer, new),
             new.ns,
         )
+
+
+def _survivor(
+    parent: bytes | None, parents: dict[bytes, bytes | None], kept: set[bytes]
+) -> bytes | None:
+    """The nearest ancestor that is kept: links of kept checkpoints skip those that went."""
+    seen: set[bytes] = set()
+    while parent is not None and parent not in kept and parent not in seen:
+        seen.add(parent)
+        parent = parents.get(parent)
+    return parent if parent in kept else None
 
 
 def _sweep(engine: Engine, session: Session, thread: ThreadRow, restorer: Restorer) -> None:

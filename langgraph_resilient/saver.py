@@ -10,7 +10,16 @@ import os
 import random
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -65,8 +74,9 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
     ) -> None:
         if conn is not None and not isinstance(conn, sqlite3.Connection):
             raise ConfigurationError(
-                f"ResilientSaver(conn) takes a sqlite3.Connection, not {type(conn).__name__}; "
-                'for a path use ResilientSaver.from_conn_string("agent.db")'
+                f"ResilientSaver(conn) takes a sqlite3.Connection, not a "
+                f"{type(conn).__module__}.{type(conn).__qualname__}; with asyncio, too, use "
+                'ResilientSaver.from_conn_string("agent.db")'
             )
         if conn is None:
             raise ConfigurationError(
@@ -141,9 +151,14 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         """`close`, for coroutines."""
         await self.__aexit__(None, None, None)
 
-    def setup(self) -> None:
-        """Make the tables. Never needed: every operation does it."""
+    def setup(self) -> Awaitable[None]:
+        """Make the tables. Never needed: every operation does it.
+
+        Returns:
+            Something that may be awaited, as ``AsyncSqliteSaver.setup`` is, and need not be.
+        """
         self._engine.open()
+        return _Done()
 
     @property
     def is_setup(self) -> bool:
@@ -432,6 +447,14 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         return await self._hop(
             partial(self.get_delta_channel_history, config=config, channels=channels)
         )
+
+
+class _Done:
+    """An awaitable that has nothing to wait for and does not mind not being awaited."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
 
 
 def _tuple(found: Snapshot, config: RunnableConfig | None = None) -> CheckpointTuple:

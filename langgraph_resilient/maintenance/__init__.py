@@ -7,6 +7,7 @@ any moment without leaving a half-done change.
 from langgraph_resilient.maintenance.exporting import export
 from langgraph_resilient.maintenance.inventory import stats, threads
 from langgraph_resilient.maintenance.migration import migrate
+from langgraph_resilient.maintenance.rekeying import RekeyReport, rekey
 from langgraph_resilient.maintenance.reports import (
     ExportReport,
     Finding,
@@ -28,12 +29,14 @@ __all__ = [
     "MigrateReport",
     "OnProgress",
     "Progress",
+    "RekeyReport",
     "Skipped",
     "Stats",
     "ThreadInfo",
     "VerifyReport",
     "export",
     "migrate",
+    "rekey",
     "stats",
     "threads",
     "verify",

@@ -105,6 +105,8 @@ class Session:
         self._sql = queries.load()
         self.addresses: Cache | None = None
         """Where a reader may note which content it found where; nowhere by default."""
+        self.bare = False
+        """Whether our tables are missing: then every query of ours finds nothing."""
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -121,6 +123,8 @@ class Session:
 
     def all(self, name: str, *parameters: Any) -> list[Row]:
         """Every row of a query."""
+        if self.bare:
+            return []
         cursor = self._execute(name, parameters)
         try:
             return cursor.fetchall()
@@ -129,6 +133,8 @@ class Session:
 
     def one(self, name: str, *parameters: Any) -> Row | None:
         """The first row of a query, or None."""
+        if self.bare:
+            return None
         cursor = self._execute(name, parameters)
         try:
             row: Row | None = cursor.fetchone()

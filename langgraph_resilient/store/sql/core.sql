@@ -205,14 +205,6 @@ FROM resilient_checkpoints
 WHERE id = ?
     AND ns = ?
 
--- name: checkpoint_anywhere
--- Where a checkpoint's name occurs, in any thread; the plus sign keeps the planner on the index.
-SELECT seq
-FROM resilient_checkpoints
-WHERE id = ?
-ORDER BY +seq DESC
-LIMIT 1
-
 -- name: checkpoint_delete
 -- Remove one checkpoint.
 DELETE FROM resilient_checkpoints
