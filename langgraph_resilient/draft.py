@@ -18,7 +18,8 @@ from langgraph_resilient.codec.msgpack import Packer
 from langgraph_resilient.errors import StorageError
 from langgraph_resilient.records import BLOB_BITS, ORDINALS, NamespaceRow, ThreadRow
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Conflict, Session
+from langgraph_resilient.store.failures import Conflict
+from langgraph_resilient.store.sqlite import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.engine import Engine

@@ -36,7 +36,8 @@ from langgraph_resilient.errors import (
 from langgraph_resilient.options import Options
 from langgraph_resilient.store import migrate, rows
 from langgraph_resilient.store.cache import Cache
-from langgraph_resilient.store.sqlite import Conflict, Session, SqliteDatabase, Target
+from langgraph_resilient.store.failures import Conflict
+from langgraph_resilient.store.sqlite import Session, SqliteDatabase, Target
 
 T = TypeVar("T")
 
@@ -115,9 +116,13 @@ class Engine:
         with self.lock:
             if self.ready:
                 return
-            self.has_tables = self._load() or self._create()
-            with self.db.read() as session:
-                self.old_tables = has_old_tables(session)
+            try:
+                self.has_tables = self._load() or self._create()
+                with self.db.read() as session:
+                    self.old_tables = has_old_tables(session)
+            except BaseException:
+                self.db.disconnect()  # whoever cannot open it will not close it either
+                raise
             # Without tables of ours, in a file that cannot be written, look again next time.
             self.ready = self.has_tables
 

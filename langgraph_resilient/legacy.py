@@ -20,7 +20,8 @@ from langgraph_resilient.engine import Engine, has_old_tables
 from langgraph_resilient.errors import CheckpointCorrupt, ResilientError, TamperDetected
 from langgraph_resilient.records import Snapshot, Write
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session, translated
+from langgraph_resilient.store.failures import translated
+from langgraph_resilient.store.sqlite import Session
 
 _PAGE = 16
 

@@ -51,7 +51,7 @@ def get(engine: Engine, reading: Reading, spot: configs.Spot) -> Snapshot | None
         if namespace is None:
             return None
         if engine.protected:
-            rows.check_tally(session, namespace, thread.thread_id)
+            rows.check_tally(session, namespace, thread.thread_id, engine.key)
         if spot.checkpoint_id is None:
             row = rows.head_of(session, engine.sealer, namespace, thread.thread_id)
         else:
@@ -227,7 +227,7 @@ def _keys(
 def _check(engine: Engine, session: Session, namespace: NamespaceRow, thread_id: str) -> None:
     """A list that would silently lack checkpoints is refused."""
     if engine.protected:
-        rows.check_tally(session, namespace, thread_id)
+        rows.check_tally(session, namespace, thread_id, engine.key)
         return
     rows.head_of(session, engine.sealer, namespace, thread_id)
     count = session.one("checkpoints_count", namespace.ns)

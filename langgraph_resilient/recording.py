@@ -19,7 +19,8 @@ from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.draft import Draft, Namespace
 from langgraph_resilient.records import NamespaceRow
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Conflict, Session
+from langgraph_resilient.store.failures import Conflict
+from langgraph_resilient.store.sqlite import Session
 
 logger = logging.getLogger(__name__)
 
@@ -121,26 +122,26 @@ def _storing(
     draft: Draft, namespace: Namespace, id: bytes, parent: bytes | None, stored: bytes
 ) -> Any:
     sealer, epoch = draft.engine.sealer, draft.epoch
-    protected = draft.engine.protected
+    protected, key = draft.engine.protected, draft.engine.key
 
     def step(session: Session) -> None:
         old = namespace.row
         replaced = None
         try:
-            seq = session.insert("checkpoint_insert", old.ns, id, parent, stored)
+            seq = place = session.insert("checkpoint_insert", old.ns, id, parent, stored)
         except Conflict:  # the same checkpoint again: it keeps its place
             before = session.one("checkpoint_by_id", id, old.ns)
             if before is None:
                 raise
-            seq, replaced = old.head, before[3]
-            session.run("checkpoint_replace", parent, stored, before[0])
+            seq, place, replaced = old.head, before[0], before[3]
+            session.run("checkpoint_replace", parent, stored, place)
         new = NamespaceRow(
             ns=old.ns,
             thread=old.thread,
             checkpoint_ns=old.checkpoint_ns,
             head=seq,
             checkpoints=old.checkpoints + (replaced is None),
-            tally=rows.tally_with(old.tally, stored, replaced) if protected else b"",
+            tally=rows.tally_with(old.tally, key, place, stored, replaced) if protected else b"",
         )
         moved = session.run(
             "namespace_move",

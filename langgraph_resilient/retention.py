@@ -318,7 +318,6 @@ class _Reduction:
         session, ns = self._session, self._namespace.ns
         names = {row.id for row in found if row.seq in kept}
         parents = {row.id: row.parent for row in found}
-        tally = bytes(rows.TALLY_BYTES)
         folded = {
             row.seq: self._folded(row)
             for row in found
@@ -330,8 +329,7 @@ class _Reduction:
                 session.run("writes_delete_of", ns, row.id)
             elif row.seq in folded:
                 self._replace(row, _survivor(row.parent, parents, names), folded[row.seq])
-        for (tag,) in session.all("checkpoints_seals", ns):
-            tally = rows.tally_with(tally, tag)
+        tally, _ = rows.tally_of(session, ns, self._engine.key)
         self._move(max(kept, default=0), len(kept), tally)
 
     def _folded(self, row: CheckpointRow) -> dict[str, Any]:

@@ -33,7 +33,8 @@ from langgraph_resilient.maintenance.reports import (
 from langgraph_resilient.maintenance.scanning import snapshot
 from langgraph_resilient.maintenance.threadexport import ThreadExport
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session, translated
+from langgraph_resilient.store.failures import translated
+from langgraph_resilient.store.sqlite import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.saver import ResilientSaver

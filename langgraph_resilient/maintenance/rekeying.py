@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from langgraph_resilient.codec.cipher import ENCRYPTED, KEY_ID_BYTES
 from langgraph_resilient.codec.seal import CipherSealer
@@ -11,9 +12,11 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError
 from langgraph_resilient.maintenance.reports import OnProgress, Progress
 from langgraph_resilient.records import NamespaceRow, ThreadRow
-from langgraph_resilient.saver import ResilientSaver
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Session
+
+if TYPE_CHECKING:
+    from langgraph_resilient.saver import ResilientSaver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +132,7 @@ class _Rekey:
                     "writes_replace", sealed, ns, c, t
                 ),
             )
-        tally = bytes(rows.TALLY_BYTES)
-        for (tag,) in session.all("checkpoints_seals", ns):
-            tally = rows.tally_with(tally, tag)
+        tally, _ = rows.tally_of(session, ns, self._engine.key)
         new = NamespaceRow(
             ns=ns,
             thread=namespace.thread,

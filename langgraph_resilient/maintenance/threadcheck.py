@@ -251,7 +251,7 @@ class ThreadCheck:
             self._found("namespace", f"{name}: its name does not lead to its row")
         self._head(session, opened, name)
         if self._engine.protected:
-            rows.check_tally(session, opened, self._thread_id or "")
+            rows.check_tally(session, opened, self._thread_id or "", self._engine.key)
 
     def _head(self, session: Session, row: NamespaceRow, name: str) -> None:
         counted = session.one("checkpoints_count", row.ns)

@@ -5,7 +5,7 @@ Every function runs inside a session that the caller opened. Knows frames, no ob
 
 from __future__ import annotations
 
-from langgraph_resilient.codec.digest import name_hash
+from langgraph_resilient.codec.digest import address, name_hash
 from langgraph_resilient.codec.keys import unpack_name
 from langgraph_resilient.codec.seal import Sealer
 from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt, TamperDetected
@@ -62,12 +62,12 @@ def namespace_place(row: NamespaceRow) -> bytes:
 
 def checkpoint_place(ns: int, id: bytes, parent: bytes | None) -> bytes:
     """Where the seal of a checkpoint's frame belongs."""
-    return b"C" + number_bytes(ns) + bytes((min(len(id), 255),)) + id + (parent or b"")
+    return b"C" + number_bytes(ns) + len(id).to_bytes(4, "big") + id + (parent or b"")
 
 
 def writes_place(ns: int, checkpoint: bytes, task: bytes) -> bytes:
     """Where the seal of a task's writes belongs."""
-    return b"W" + number_bytes(ns) + bytes((min(len(checkpoint), 255),)) + checkpoint + task
+    return b"W" + number_bytes(ns) + len(checkpoint).to_bytes(4, "big") + checkpoint + task
 
 
 def blob_place(blob: int) -> bytes:
@@ -163,32 +163,47 @@ def sealed_namespace(sealer: Sealer, row: NamespaceRow) -> bytes:
     return sealer.seal(namespace_place(row), b"")
 
 
-def check_tally(session: Session, row: NamespaceRow, thread_id: str) -> None:
-    """Whether exactly the checkpoints that were written are there (for keyed seals).
+def check_tally(session: Session, row: NamespaceRow, thread_id: str, key: bytes) -> None:
+    """Whether exactly the checkpoints that were written are there, in their order (keyed seals).
 
     Raises:
-        TamperDetected: a row was added, removed or replaced.
+        TamperDetected: a row was added, removed, replaced or moved to another place in the order.
     """
-    total = count = 0
-    for (tag,) in session.all("checkpoints_seals", row.ns):
-        total += int.from_bytes(tag if isinstance(tag, bytes) else b"", "big")
-        count += 1
-    if count != row.checkpoints or (total % (1 << 128)).to_bytes(TALLY_BYTES, "big") != row.tally:
+    tally, count = tally_of(session, row.ns, key)
+    if count != row.checkpoints or tally != row.tally:
         raise TamperDetected(
-            f"thread {thread_id!r}, namespace {row.checkpoint_ns!r}: rows were added, removed or "
-            f"replaced without the key ({count} checkpoints found, {row.checkpoints} written)",
+            f"thread {thread_id!r}, namespace {row.checkpoint_ns!r}: rows were added, removed, "
+            f"moved or replaced without the key ({count} checkpoints found, {row.checkpoints} "
+            "written)",
             thread_id=thread_id,
         )
 
 
-def tally_with(tally: bytes, added: bytes | None, removed: bytes | None = None) -> bytes:
-    """The tally after a stored frame came and another one went."""
-    total = int.from_bytes(tally, "big")
-    if added is not None:
-        total += int.from_bytes(added[-TALLY_BYTES:], "big")
+def tally_of(session: Session, ns: int, key: bytes) -> tuple[bytes, int]:
+    """The tally of the checkpoints that are there, and their count."""
+    total = count = 0
+    for seq, tag in session.all("checkpoints_seals", ns):
+        total += _token(key, seq, tag)
+        count += 1
+    return (total % (1 << 128)).to_bytes(TALLY_BYTES, "big"), count
+
+
+def tally_with(
+    tally: bytes, key: bytes, seq: int, added: bytes, removed: bytes | None = None
+) -> bytes:
+    """The tally after a stored frame came to a place, and another one went from it."""
+    total = int.from_bytes(tally, "big") + _token(key, seq, added[-TALLY_BYTES:])
     if removed is not None:
-        total -= int.from_bytes(removed[-TALLY_BYTES:], "big")
+        total -= _token(key, seq, removed[-TALLY_BYTES:])
     return (total % (1 << 128)).to_bytes(TALLY_BYTES, "big")
+
+
+def _token(key: bytes, seq: object, tag: object) -> int:
+    # A sum of keyed digests (an incremental multiset hash): cheap to move on, and without the key
+    # nobody can find other rows, or another order, with the same sum.
+    seal = tag if isinstance(tag, bytes) else b""
+    place = number_bytes(seq) if isinstance(seq, int) else b""
+    return int.from_bytes(address(place + seal, key), "big")
 
 
 # --- checkpoints and writes -------------------------------------------------------------------
@@ -279,7 +294,7 @@ def part_bounds(first: int, last: int) -> tuple[int, int]:
     return first << PART_BITS, (last << PART_BITS) + (1 << PART_BITS) - 1
 
 
-def parts_of(blob: int, address: bytes, stored: bytes) -> list[Row]:
+def parts_of(blob: int, at: bytes, stored: bytes) -> list[Row]:
     """The rows of a content.
 
     Contents of a few kilobytes would leave much of a page empty, so they are cut into parts of
@@ -287,10 +302,10 @@ def parts_of(blob: int, address: bytes, stored: bytes) -> list[Row]:
     """
     first = blob << PART_BITS
     if not _PART_BYTES < len(stored) <= _PARTS_BELOW:
-        return [(first, address, stored)]
+        return [(first, at, stored)]
     cuts = range(0, len(stored), _PART_BYTES)
     return [
-        (first + index, None if index else address, stored[cut : cut + _PART_BYTES])
+        (first + index, None if index else at, stored[cut : cut + _PART_BYTES])
         for index, cut in enumerate(cuts)
     ]
 
@@ -300,12 +315,12 @@ def read_blobs(session: Session, first: int, last: int) -> list[tuple[int, bytes
     found: list[tuple[int, bytes, bytes]] = []
     pieces: list[bytes] = []
     at, blob = b"", -1
-    for part, address, stored in session.all("blob_parts", *part_bounds(first, last)):
+    for part, digest, stored in session.all("blob_parts", *part_bounds(first, last)):
         index = part & _PART_MASK
         if not index:
             if pieces:
                 found.append((blob, at, pieces[0] if len(pieces) == 1 else b"".join(pieces)))
-            blob, at, pieces = part >> PART_BITS, address, [stored]
+            blob, at, pieces = part >> PART_BITS, digest, [stored]
         elif part >> PART_BITS == blob and index == len(pieces):
             pieces.append(stored)
     if pieces:

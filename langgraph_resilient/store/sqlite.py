@@ -22,78 +22,17 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from langgraph_resilient.errors import (
     ConfigurationError,
     DatabaseCorrupt,
-    DatabaseFull,
-    DatabaseLocked,
     DatabaseReadOnly,
     DatabaseUnreachable,
     SaverClosed,
-    StorageError,
 )
 from langgraph_resilient.options import Options
 from langgraph_resilient.store import queries
 from langgraph_resilient.store.cache import Cache
+from langgraph_resilient.store.failures import translated
 
 Row = tuple[Any, ...]
-
-
-class Conflict(Exception):
-    """Another writer was faster: look again and do the work anew. Never reaches a user."""
-
-
-def translated(error: sqlite3.Error, where: str) -> Exception:
-    """The package's error for one of the driver's."""
-    text = str(error)
-    lower = text.lower()
-    if isinstance(error, sqlite3.IntegrityError):
-        return Conflict(text)
-    for words, kind, advice in _TRANSLATIONS:
-        if any(word in lower for word in words):
-            return kind(f"{where}: {text}; {advice}")
-    return StorageError(f"{where}: {type(error).__name__}: {text}")
-
-
-_TRANSLATIONS: tuple[tuple[tuple[str, ...], Callable[[str], Exception], str], ...] = (
-    (
-        ("is locked", "busy"),
-        DatabaseLocked,
-        "another process holds it; wait, stop that process, or raise busy_timeout",
-    ),
-    (
-        ("disk is full", "too big for the file"),
-        DatabaseFull,
-        "free some space, then try again; what was acknowledged before is safe",
-    ),
-    (
-        ("readonly", "read-only"),
-        DatabaseReadOnly,
-        "make the file and its folder writable, or only read from it",
-    ),
-    (
-        ("malformed", "not a database", "corrupt", "could not decode"),
-        DatabaseCorrupt,
-        "run `langgraph-resilient verify` and restore a copy, or export what is readable",
-    ),
-    (
-        ("closed database",),
-        SaverClosed,
-        "it was closed; open a new one, or keep its `with` block open while the graph runs",
-    ),
-    (
-        ("created in a thread",),
-        ConfigurationError,
-        "open the connection with sqlite3.connect(..., check_same_thread=False)",
-    ),
-    (
-        ("unable to open", "disk i/o error", "no such vfs"),
-        DatabaseUnreachable,
-        "check that the path exists, its permissions, free space, quotas and file size limits",
-    ),
-    (
-        ("interrupted",),
-        StorageError,
-        "the statement was interrupted; nothing of it was stored, try again",
-    ),
-)
+_HEADER_BYTES = 100
 
 
 class Session:
@@ -319,6 +258,8 @@ class SqliteDatabase:
         path = self.target.path
         if path is not None and not self.target.uri:
             _create_private(path)
+        if path is not None:
+            _refuse_stump(path)
         connection = self.target.open(self.options)
         try:
             self._prepare(connection)
@@ -393,6 +334,17 @@ class SqliteDatabase:
                 self._readers.clear()
             if self.own and self._writer is not None:
                 self._writer.close()
+
+    def disconnect(self) -> None:
+        """Close our connections without closing the database: the next use opens them anew."""
+        with self.lock:
+            with self._readers_lock:
+                for reader in self._readers:
+                    reader.close()
+                self._readers.clear()
+            if self.own and not self.target.single and self._writer is not None:
+                self._writer.close()
+                self._writer = None
 
     @property
     def closed(self) -> bool:
@@ -565,6 +517,20 @@ def _undo(connection: sqlite3.Connection, joined: bool) -> None:
                 connection.execute("RELEASE resilient")
             else:
                 connection.rollback()
+
+
+def _refuse_stump(path: Path) -> None:
+    """A file that is shorter than any database's header reads to SQLite as a new, empty one.
+
+    Raises:
+        DatabaseCorrupt: the file was cut off.
+    """
+    with suppress(OSError):
+        size = path.stat().st_size
+        if 0 < size < _HEADER_BYTES:
+            raise DatabaseCorrupt(
+                f"{path} has {size} bytes and is no database: it was cut off; restore a copy"
+            )
 
 
 def _create_private(path: Path) -> None:

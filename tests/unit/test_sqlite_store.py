@@ -23,13 +23,8 @@ from langgraph_resilient.errors import (
     StorageError,
 )
 from langgraph_resilient.options import Options
-from langgraph_resilient.store.sqlite import (
-    Conflict,
-    Session,
-    SqliteDatabase,
-    Target,
-    translated,
-)
+from langgraph_resilient.store.failures import Conflict, translated
+from langgraph_resilient.store.sqlite import Session, SqliteDatabase, Target
 
 Work = Callable[[Session], Any]
 

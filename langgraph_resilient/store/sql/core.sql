@@ -192,8 +192,8 @@ WHERE ns = ?
 ORDER BY seq
 
 -- name: checkpoints_seals
--- What the tally of a namespace covers: the last bytes of every frame.
-SELECT substr(frame, -16)
+-- What the tally of a namespace covers: the place and the last bytes of every frame.
+SELECT seq, substr(frame, -16)
 FROM resilient_checkpoints
 WHERE ns = ?
 ORDER BY seq
