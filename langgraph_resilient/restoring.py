@@ -17,7 +17,7 @@ from langchain_core.messages import BaseMessage
 from langgraph_resilient.codec import digest, envelope, types
 from langgraph_resilient.codec.frame import Template, has_references, template_number
 from langgraph_resilient.codec.keys import unpack_name
-from langgraph_resilient.codec.memo import NEVER, ListMemo, is_plain
+from langgraph_resilient.codec.memo import EMPTY_DICT, EMPTY_LIST, NEVER, ListMemo, is_plain
 from langgraph_resilient.codec.msgpack import Unpacker
 from langgraph_resilient.codec.packed import is_message, unpack_tree
 from langgraph_resilient.errors import BlobCorrupt, CheckpointCorrupt, DataCorrupt
@@ -83,11 +83,21 @@ class Kept:
             # What a policy decides about must not be shared by savers with other policies.
             if type(message).__module__.startswith(_TRUSTED) and is_plain(message.__dict__):
                 prototype = types.message_prototype(message)
+                _share_empties(prototype.fields)
                 self._snapshot = prototype.fields if prototype.plain else NEVER
                 self._prototype = prototype
             else:
                 self._snapshot = NEVER
         return self._snapshot
+
+
+def _share_empties(fields: dict[str, Any]) -> None:
+    """A prototype's empty containers are never handed out, so all can be the same."""
+    for name, value in fields.items():
+        if type(value) is dict and not value:
+            fields[name] = EMPTY_DICT
+        elif type(value) is list and not value:
+            fields[name] = EMPTY_LIST
 
 
 class _Raw:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Callable
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
+
+from langgraph_resilient.codec.series import Series
 
 _ITEMS: Final = 8192
 _LEAVES: Final = 2048
@@ -35,6 +37,9 @@ class _Never:
 
 
 NEVER: Final = _Never()
+EMPTY_DICT: Final[dict[Any, Any]] = {}
+EMPTY_LIST: Final[list[Any]] = []
+"""All frozen copies share these: comparing a thousand messages then touches less memory."""
 
 
 def freeze(value: Any) -> Any:
@@ -47,9 +52,9 @@ def freeze(value: Any) -> Any:
     if kind in _PLAIN_LEAVES:
         return value
     if kind is dict:
-        return {key: freeze(item) for key, item in value.items()}
+        return {key: freeze(item) for key, item in value.items()} if value else EMPTY_DICT
     if kind is list:
-        return [freeze(item) for item in value]
+        return [freeze(item) for item in value] if value else EMPTY_LIST
     raise TypeError(kind.__name__)
 
 
@@ -86,16 +91,22 @@ def snapshot_of(message: BaseMessage) -> Any:
 
 
 class ListMemo:
-    """A list of messages as it was last stored: parallel columns, and their packed references."""
+    """A list of messages as it was last stored: parallel columns, and their packed references.
 
-    __slots__ = ("_late", "ids", "messages", "references", "snapshots")
+    The dictionaries of a message's fields are remembered, not only looked up: pydantic changes
+    them in place and never puts another one there.
+    """
+
+    __slots__ = ("_extras", "_fields", "_late", "messages", "references", "series", "snapshots")
 
     def __init__(self) -> None:
         self._late: Callable[[], list[Any]] | None = None
+        self._fields: list[Any] = []
+        self._extras: list[Any] = []
         self.messages: list[BaseMessage] = []
-        self.ids: list[int] = []
         self.snapshots: list[Any] = []
         self.references: list[int] = []
+        self.series = Series()
 
     @classmethod
     def primed(
@@ -104,7 +115,8 @@ class ListMemo:
         """A memo of a list that was just read; its frozen copies are made when first needed."""
         memo = cls()
         memo.messages = list(messages)
-        memo.ids = list(map(id, messages))
+        memo._fields = list(map(_fields, messages))
+        memo._extras = list(map(_extra, messages))
         memo.references = list(references)
         memo._late = snapshots
         return memo
@@ -112,22 +124,22 @@ class ListMemo:
     def prefix(self, values: list[Any]) -> int:
         """How many leading items are unchanged: all that are remembered, or none.
 
-        Cost: about 0.25 µs per remembered message.
+        Cost: about 0.2 µs per remembered message.
         """
-        count = len(self.ids)
+        count = len(self.messages)
         if not count or len(values) < count:
             return 0
-        head = values if len(values) == count else values[:count]
-        if list(map(id, head)) != self.ids or any(map(_extra, head)):
+        if not all(map(is_, values, self.messages)) or any(self._extras):
             return 0
         if self._late is not None:
             self.snapshots, self._late = self._late(), None
-        return count if list(map(_fields, head)) == self.snapshots else 0
+        return count if self._fields == self.snapshots else 0
 
     def append(self, item: Item) -> None:
         """Remember one more item at the end."""
         self.messages.append(item.message)
-        self.ids.append(id(item.message))
+        self._fields.append(item.message.__dict__)
+        self._extras.append(item.message.__pydantic_extra__)
         self.snapshots.append(item.snapshot)
         self.references.append(item.reference)
 

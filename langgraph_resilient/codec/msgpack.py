@@ -36,12 +36,10 @@ from langgraph_resilient.codec.packed import (
     WITH_ID,
     mask,
     pack,
-    pack_series,
     unmask,
     unpack_series,
-    unzigzag,
-    zigzag,
 )
+from langgraph_resilient.codec.series import pack_series, unzigzag, zigzag
 from langgraph_resilient.errors import DataCorrupt, ResilientError, ValueRefused
 
 LONG: Final = 64
@@ -237,14 +235,15 @@ class Packer:
     def _messages(self, memo: ListMemo, values: list[Any]) -> Any:
         """A channel that is a list starting with a message; the hot path of every chat."""
         start = memo.prefix(values)
-        if not start and memo.ids:
+        if not start and memo.messages:
             memo.__init__()  # type: ignore[misc]
         for item in values[start:]:
             if not isinstance(item, BaseMessage):
                 memo.__init__()  # type: ignore[misc]
                 return self._spliced(values)
             memo.append(self._message(item))
-        return self._series(memo.references)
+        self._named = True
+        return ExtType(REFS, memo.series.pack(memo.references, self._place.base))
 
     def _container(self, ns: int, channel: str, value: Any) -> Any:
         plain = plain_bytes(value)

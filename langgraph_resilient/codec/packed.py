@@ -7,13 +7,13 @@ Knows no classes but their codes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgpack
 from msgpack import ExtType
 
 from langgraph_resilient.codec.frame import read_varint, write_varint
+from langgraph_resilient.codec.series import pack_series, unzigzag, zigzag
 from langgraph_resilient.codec.types import SECRET_CODES, Code
 from langgraph_resilient.errors import DataCorrupt
 
@@ -47,44 +47,6 @@ def unpack_tree(raw: bytes) -> Any:
 
 
 # --- references ------------------------------------------------------------------------------
-
-
-def zigzag(number: int) -> int:
-    """A signed number as an unsigned one that is small when the number is."""
-    return number << 1 if number >= 0 else (-number << 1) - 1
-
-
-def unzigzag(number: int) -> int:
-    """The signed number again."""
-    return -((number + 1) >> 1) if number & 1 else number >> 1
-
-
-def pack_series(references: Iterable[int], base: int) -> bytes:
-    """References as runs: a thousand consecutive ones take a few bytes.
-
-    Each run is a varint of ``zigzag(gap to the end of the run before) * 2 + (longer than one)``,
-    and for longer ones a varint of ``length - 2``.
-    """
-    out = bytearray()
-    iterator = iter(references)
-    start = next(iterator, None)
-    if start is None:
-        return b""
-    expected, length = base, 1
-    for reference in iterator:
-        if reference == start + length:
-            length += 1
-            continue
-        _write_run(out, start - expected, length)
-        expected, start, length = start + length, reference, 1
-    _write_run(out, start - expected, length)
-    return bytes(out)
-
-
-def _write_run(out: bytearray, gap: int, length: int) -> None:
-    write_varint(out, zigzag(gap) << 1 | (length > 1))
-    if length > 1:
-        write_varint(out, length - 2)
 
 
 def unpack_series(data: bytes, base: int) -> list[int]:
