@@ -164,6 +164,12 @@ def in_child(body: Callable[[], Any]) -> int:
     return wait(fork(body))
 
 
+def assert_running(pid: int) -> None:
+    """Say at once, and not after a time-out, that a child of ours has ended by itself."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    assert ended is None, "the child ended by itself; see its traceback"
+
+
 def kill(pid: int) -> None:
     """SIGKILL a child of ours and reap it; it must have died by that signal."""
     os.kill(pid, signal.SIGKILL)

@@ -436,3 +436,17 @@ def test_old_and_new_values_together_after_a_deletion(saver: ResilientSaver) -> 
     for n in range(5):
         thread.put({"m": [HumanMessage(f"later {n} " * 200, id=str(n))]})
     assert saver.get_tuple(where).checkpoint["channel_values"]["m"] == [new, old]
+
+
+def test_a_thread_lives_on_after_changes_that_did_nothing(saver: ResilientSaver) -> None:
+    """Copying nothing, or a write that came too late, must not count as having made the thread."""
+    saver.copy_thread("missing", "t")
+    thread = Thread(saver)
+    thread.put({"x": 1})
+    assert saver.get(config())["channel_values"] == {"x": 1}
+    late = Thread(saver, "t", ns="child")
+    late.put({"x": 1})
+    saver.delete_thread("t")
+    late.put({"x": 2})
+    Thread(saver, "t", ns="child").put({"x": 3})
+    assert saver.get(config(ns="child"))["channel_values"] == {"x": 3}

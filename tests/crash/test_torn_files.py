@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from building import fork, kill
+from building import assert_running, fork, kill
 from campaign import ALL_NAMES, History, Log, assert_sound, is_between, visible, work
 
 from langgraph_resilient import ResilientSaver
@@ -51,9 +51,10 @@ def writer(
         kill(pid)
 
 
-def wait_until_done(log: Log, number: int) -> None:
+def wait_until_done(pid: int, log: Log, number: int) -> None:
     deadline = time.monotonic() + 60
     while log.read()[0] < number:
+        assert_running(pid)
         assert time.monotonic() < deadline, "the writer does not come on"
         time.sleep(0.002)
 
@@ -86,7 +87,7 @@ def copies_while_stopped(folder: Path, seed: int, count: int) -> None:
     dice = random.Random(seed)
     path, history, taken = folder / "agent.db", History(seed), []
     with writer(path, seed) as (pid, log):
-        wait_until_done(log, 1)
+        wait_until_done(pid, log, 1)
         for n in range(count):
             time.sleep(dice.random() * 0.04)
             with stopped(pid):
@@ -128,8 +129,8 @@ def test_a_copy_smeared_over_time_is_some_old_state_or_an_error(
     """Without a stop the two files are of different moments: no state may be made up."""
     seed, dice, taken = 11, random.Random(11), []
     path = tmp_path / "agent.db"
-    with writer(path, seed) as (_, log):
-        wait_until_done(log, 1)
+    with writer(path, seed) as (pid, log):
+        wait_until_done(pid, log, 1)
         for n in range(12):
             time.sleep(dice.random() * 0.05)
             copy_files(path, tmp_path / f"copy{n}" / "agent.db", order)
@@ -167,7 +168,7 @@ def cuts(wal: bytes, sample: int | None, dice: random.Random) -> list[int]:
 def check_cut_wal(folder: Path, seed: int, limit: int, sample: int | None) -> None:
     path, history = folder / "agent.db", History(seed)
     with writer(path, seed, limit=limit, wal_pages=1_000_000) as (pid, log):
-        wait_until_done(log, limit)
+        wait_until_done(pid, log, limit)
         with stopped(pid):
             copy_files(path, folder / "whole" / "agent.db")
     wal = Path(f"{folder}/whole/agent.db-wal").read_bytes()

@@ -14,9 +14,17 @@ from langgraph.checkpoint.memory import InMemorySaver
 class Reference(InMemorySaver):
     """The model that the saver is compared with."""
 
-    def _drop(self, thread_id: str, ns: str, checkpoint_id: str) -> None:
-        self.storage[thread_id][ns].pop(checkpoint_id, None)
-        self.writes.pop((thread_id, ns, checkpoint_id), None)
+    def _drop(self, thread_id: str, ns: str, gone: set[str]) -> None:
+        """Drop checkpoints; a child of one of them hangs on the nearest ancestor that is left."""
+        items = self.storage[thread_id][ns]
+        parents = {checkpoint_id: item[2] for checkpoint_id, item in items.items()}
+        for checkpoint_id in gone:
+            del items[checkpoint_id]
+            self.writes.pop((thread_id, ns, checkpoint_id), None)
+        for checkpoint_id, (checkpoint, metadata, parent) in items.items():
+            while parent in gone:
+                parent = parents[parent]
+            items[checkpoint_id] = (checkpoint, metadata, parent)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         for thread_id in thread_ids:
@@ -24,15 +32,17 @@ class Reference(InMemorySaver):
                 self.delete_thread(thread_id)
                 continue
             for ns, items in list(self.storage.get(thread_id, {}).items()):
-                for checkpoint_id in sorted(items)[:-1]:
-                    self._drop(thread_id, ns, checkpoint_id)
+                self._drop(thread_id, ns, set(sorted(items)[:-1]))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         for thread_id, spaces in list(self.storage.items()):
             for ns, items in list(spaces.items()):
-                for checkpoint_id, (_, metadata, _) in list(items.items()):
-                    if self.serde.loads_typed(metadata).get("run_id") in run_ids:
-                        self._drop(thread_id, ns, checkpoint_id)
+                gone = {
+                    checkpoint_id
+                    for checkpoint_id, (_, metadata, _) in items.items()
+                    if self.serde.loads_typed(metadata).get("run_id") in run_ids
+                }
+                self._drop(thread_id, ns, gone)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         for ns, items in list(self.storage.get(source_thread_id, {}).items()):
