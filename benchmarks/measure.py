@@ -26,7 +26,8 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.faces import Face, Timings, open_face, timing
-from benchmarks.replay import Recorder, replay
+from benchmarks.keeper import Recorder
+from benchmarks.replay import replay
 from benchmarks.savers import OURS, plugin
 from benchmarks.workloads import SCALES, WORKLOADS, Turn, Workload
 

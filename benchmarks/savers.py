@@ -20,10 +20,11 @@ from typing import Any
 
 import aiosqlite
 import zstandard
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from benchmarks.keeper import Keeper
 
 OURS = "langgraph_resilient:ResilientSaver.from_conn_string"
 SYNCHRONOUS = {"FULL": "PRAGMA synchronous=FULL", "NORMAL": "PRAGMA synchronous=NORMAL"}
@@ -67,9 +68,9 @@ async def open_async_sqlite(path: str, *, synchronous: str) -> AsyncIterator[Asy
 
 
 @contextmanager
-def open_memory(path: str, *, synchronous: str) -> Iterator[InMemorySaver]:
-    """Open `InMemorySaver`: no durability at all, a lower bound for LangGraph's own time."""
-    yield InMemorySaver()
+def open_nothing(path: str, *, synchronous: str) -> Iterator[Keeper]:
+    """Open a saver that stores nothing: the time of a run on it is LangGraph's own."""
+    yield Keeper()
 
 
 class SqliteStandIn:
@@ -119,7 +120,7 @@ def _resolve(target: str) -> Callable[..., Any]:
 def plugin(name: str, ours: str = OURS) -> Plugin:
     """Return the saver of that name; `ours` is `module:factory` of the saver under test.
 
-    Names: ours, sqlite, memory; `+delta100` and `+delta1000` put a `DeltaChannel` into the graph
+    Names: ours, sqlite, nothing; `+delta100` and `+delta1000` put a `DeltaChannel` into the graph
     (and zstd-3 into `sqlite`); `+async` takes the asynchronous side.
     """
     base, *traits = name.split("+")
@@ -132,8 +133,8 @@ def plugin(name: str, ours: str = OURS) -> Plugin:
         opener = open_async_sqlite
     elif base == "sqlite":
         opener = partial(open_sqlite, zstd=frequency is not None)
-    elif base == "memory":
-        opener = open_memory
+    elif base == "nothing":
+        opener = open_nothing
     else:
-        raise ValueError(f"unknown saver {name!r}; known: ours, sqlite, memory")
+        raise ValueError(f"unknown saver {name!r}; known: ours, sqlite, nothing")
     return Plugin(name=name, open=opener, asynchronous=asynchronous, snapshot_frequency=frequency)
