@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from langgraph_resilient.codec import digest
 from langgraph_resilient.codec.frame import Template
-from langgraph_resilient.codec.memo import Memo
+from langgraph_resilient.codec.memo import ListMemo, Memo
 from langgraph_resilient.codec.msgpack import Packer
 from langgraph_resilient.errors import StorageError
 from langgraph_resilient.records import BLOB_BITS, ORDINALS, NamespaceRow, ThreadRow
@@ -56,6 +56,7 @@ class ThreadState:
         self.generation = 0
         self.memo = Memo()
         self._loaded = -1
+        self._primed: tuple[int, dict[tuple[int, str], ListMemo]] | None = None
 
     @property
     def loaded(self) -> bool:
@@ -66,10 +67,20 @@ class ThreadState:
         """Something of the thread failed, or blobs may have been deleted."""
         self.generation += 1
 
+    def prime(self, epoch: int, lists: dict[tuple[int, str], ListMemo]) -> None:
+        """Remember lists of messages as a reader was given them in an epoch."""
+        if self.loaded:
+            self.memo.lists.update(lists)
+        else:
+            self._primed = (epoch, lists)
+
     def load(self, session: Session, engine: Engine) -> None:
         """Learn the thread anew."""
         generation = self.generation
         self.memo.clear()
+        if self._primed is not None and self._primed[0] == engine.epoch:
+            self.memo.lists.update(self._primed[1])
+        self._primed = None
         self.fresh: dict[bytes, int] = {}
         self.shared: set[int] = set()
         self.namespaces: dict[str, Namespace] = {}

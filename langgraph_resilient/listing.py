@@ -12,7 +12,7 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import CheckpointCorrupt
 from langgraph_resilient.recording import UserSerde
 from langgraph_resilient.records import NamespaceRow, Snapshot, ThreadRow
-from langgraph_resilient.restoring import Restorer, prime
+from langgraph_resilient.restoring import Restorer, primed_lists
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Row, Session
 
@@ -65,13 +65,12 @@ def get(engine: Engine, reading: Reading, spot: configs.Spot) -> Snapshot | None
         restorer = reading.restorer(engine, session, thread)
         snapshot = restorer.snapshot(row, spot.checkpoint_ns)
         if restorer.series:
-            _prime(engine, session, namespace, restorer, snapshot, epoch)
+            _prime(engine, namespace, restorer, snapshot, epoch)
         return snapshot
 
 
 def _prime(
     engine: Engine,
-    session: Session,
     namespace: NamespaceRow,
     restorer: Restorer,
     snapshot: Snapshot,
@@ -84,15 +83,10 @@ def _prime(
         if not state.lock.acquire(blocking=False):
             return
         try:
-            if not state.loaded:
-                state.load(session, engine)
-            prime(
-                state,
-                engine,
-                namespace.ns,
-                restorer,
-                snapshot.checkpoint.get("channel_values", {}),
+            lists = primed_lists(
+                engine, namespace.ns, restorer, snapshot.checkpoint.get("channel_values", {})
             )
+            state.prime(epoch, lists)
             # A deletion meanwhile sets the epoch before it invalidates: one of the two is seen.
             if engine.epoch != epoch:
                 state.invalidate()

@@ -14,6 +14,7 @@ from langgraph.checkpoint.serde.types import ERROR
 
 from langgraph_resilient.codec import envelope
 from langgraph_resilient.codec.keys import pack_name
+from langgraph_resilient.codec.memo import is_plain
 from langgraph_resilient.codec.msgpack import Packer
 from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.draft import Draft, Namespace
@@ -23,6 +24,9 @@ from langgraph_resilient.store.failures import Conflict
 from langgraph_resilient.store.sqlite import Session
 
 logger = logging.getLogger(__name__)
+
+_SHORT = 1024
+"""Longer metadata may hold texts that are worth storing once."""
 
 
 class UserSerde(Protocol):
@@ -102,11 +106,11 @@ def _packed_envelope(
     values: dict[str, bytes],
     metadata: Mapping[str, Any],
 ) -> bytes:
-    extra = {
-        key: packer.write(key, item) for key, item in envelope.unknown_keys(checkpoint).items()
-    }
-    described = {key: packer.write(f"metadata[{key!r}]", item) for key, item in metadata.items()}
-    tree = envelope.envelope_tree(checkpoint, values, pack(described), pack(extra))
+    extra = envelope.unknown_keys(checkpoint)
+    if extra:
+        extra = {key: packer.write(key, item) for key, item in extra.items()}
+    described = _packed_metadata(packer, metadata)
+    tree = envelope.envelope_tree(checkpoint, values, described, pack(extra))
     try:
         return pack(tree)
     except (TypeError, OverflowError):
@@ -116,6 +120,17 @@ def _packed_envelope(
         for index in envelope.WALKABLE:
             tree[index] = pack(packer.write("checkpoint", tree[index]))
         return pack(tree)
+
+
+def _packed_metadata(packer: Packer, metadata: Mapping[str, Any]) -> bytes:
+    if is_plain(metadata):  # nearly always: a few short texts and numbers
+        try:
+            raw = pack(metadata)
+        except (TypeError, OverflowError):
+            raw = b""
+        if 0 < len(raw) < _SHORT:
+            return raw
+    return pack({k: packer.write(f"metadata[{k!r}]", item) for k, item in metadata.items()})
 
 
 def _storing(

@@ -26,7 +26,6 @@ from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Session
 
 if TYPE_CHECKING:
-    from langgraph_resilient.draft import ThreadState
     from langgraph_resilient.engine import Engine
     from langgraph_resilient.recording import UserSerde
 
@@ -442,22 +441,23 @@ def address_of(engine: Engine, blob: int, raw: bytes, references: bool) -> bytes
     return digest.address(scope + raw, engine.key)
 
 
-def prime(
-    state: ThreadState, engine: Engine, ns: int, restorer: Restorer, values: dict[str, Any]
-) -> None:
-    """Let the thread recognise the messages that a reader was just given.
+def primed_lists(
+    engine: Engine, ns: int, restorer: Restorer, values: dict[str, Any]
+) -> dict[tuple[int, str], ListMemo]:
+    """What lets a thread recognise the messages that a reader was just given.
 
     A run reads the newest checkpoint, then puts the same message objects again and again.
     """
+    lists: dict[tuple[int, str], ListMemo] = {}
     for channel, value in values.items():
         noted = restorer.series.get(id(value))
-        if noted is None or noted[0] is not value:
+        if noted is None or noted[0] is not value or not all(map(_is_base_message, value)):
             continue
-        if all(map(_is_base_message, value)):
-            entries = engine.cache.many(noted[1])
-            state.memo.lists[ns, channel] = ListMemo.primed(
-                value, noted[1], partial(_snapshots, engine, value, entries)
-            )
+        entries = engine.cache.many(noted[1])
+        lists[ns, channel] = ListMemo.primed(
+            value, noted[1], partial(_snapshots, engine, value, entries)
+        )
+    return lists
 
 
 def _is_base_message(value: Any) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 import zstandard
 
@@ -29,7 +29,8 @@ _SMALLEST = 20
 """Shorter contents are stored raw: a compressed block costs about as much as it saves."""
 _DICTIONARY_LIMIT = 1 << 16
 """Longer contents gain nothing from a dictionary."""
-_TEMPLATES_PER_THREAD = 32
+_TEMPLATES_KEPT = 16
+_CONTEXTS_KEPT = 8
 
 
 class Method(IntEnum):
@@ -119,7 +120,7 @@ class FrameCodec:
                     compressor = contexts.large_compressor
                 payload = compressor.compress(raw)
             finally:
-                self._pool.append(contexts)
+                self._give_back(contexts)
             write_varint(out, size)
             if len(out) + len(payload) < size + 1:
                 return bytes(out) + payload
@@ -141,6 +142,10 @@ class FrameCodec:
         try:
             yield partial(contexts.decode, self._max_bytes)
         finally:
+            self._give_back(contexts)
+
+    def _give_back(self, contexts: _Contexts) -> None:
+        if len(self._pool) < _CONTEXTS_KEPT:
             self._pool.append(contexts)
 
     def _borrow(self) -> _Contexts:
@@ -181,14 +186,29 @@ class _Contexts:
     """zstandard contexts for one call at a time."""
 
     def __init__(self, level: int):
-        shipped = _shipped(level)
         self._level = level
-        self.small_compressor = _compressor(level, shipped, _DICTIONARY_LIMIT)
-        self.large_compressor = _compressor(level, None, 0)
-        self.small_decompressor = _decompressor(shipped)
-        self.large_decompressor = _decompressor(None)
         self._compressors: OrderedDict[bytes, zstandard.ZstdCompressor] = OrderedDict()
         self._decompressors: OrderedDict[bytes, zstandard.ZstdDecompressor] = OrderedDict()
+
+    @cached_property
+    def small_compressor(self) -> zstandard.ZstdCompressor:
+        """For contents that gain from the shipped dictionary."""
+        return _compressor(self._level, _shipped(self._level), _DICTIONARY_LIMIT)
+
+    @cached_property
+    def large_compressor(self) -> zstandard.ZstdCompressor:
+        """For contents too long to gain from it."""
+        return _compressor(self._level, None, 0)
+
+    @cached_property
+    def small_decompressor(self) -> zstandard.ZstdDecompressor:
+        """Reads what `small_compressor` made."""
+        return _decompressor(dictionary.load(1))
+
+    @cached_property
+    def large_decompressor(self) -> zstandard.ZstdDecompressor:
+        """Reads what `large_compressor` made."""
+        return _decompressor(None)
 
     def decode(self, max_bytes: int, frame: bytes, template: Template | None) -> bytes:
         """See `FrameCodec.decode`."""
@@ -230,11 +250,8 @@ class _Contexts:
         """A compressor prepared for a template; kept for the next time."""
         found = self._compressors.get(template.content)
         if found is None:
-            words = _raw_dictionary(template.content)
-            words.precompute_compress(
-                compression_params=_parameters(self._level, words, _DICTIONARY_LIMIT)
-            )
-            found = _compressor(self._level, words, _DICTIONARY_LIMIT)
+            words = _prepared(self._level, template.content)
+            found = _compressor(self._level, words, _source_size(template.content))
             _remember(self._compressors, template, found)
         return found
 
@@ -261,9 +278,22 @@ def _shipped(level: int) -> zstandard.ZstdCompressionDict:
     return words
 
 
+@lru_cache(maxsize=32)
+def _prepared(level: int, content: bytes) -> zstandard.ZstdCompressionDict:
+    """A template prepared for compressing, shared by all contexts: its tables are the large part."""
+    words = _raw_dictionary(content)
+    words.precompute_compress(compression_params=_parameters(level, words, _source_size(content)))
+    return words
+
+
+def _source_size(content: bytes) -> int:
+    """For what length of input a template is prepared: it decides how large its tables are."""
+    return 512 if len(content) < 1 << 12 else _DICTIONARY_LIMIT
+
+
 def _remember(cache: OrderedDict, template: Template, made: object) -> None:  # type: ignore[type-arg]
     cache[template.content] = made
-    while len(cache) > _TEMPLATES_PER_THREAD:
+    while len(cache) > _TEMPLATES_KEPT:
         cache.popitem(last=False)
 
 

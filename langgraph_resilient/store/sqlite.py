@@ -292,7 +292,7 @@ class SqliteDatabase:
         except sqlite3.Error as error:
             raise translated(error, self.where) from error
         connection.execute(f"PRAGMA synchronous = {self.options.synchronous}")
-        connection.execute("PRAGMA journal_size_limit = 1048576")
+        connection.execute("PRAGMA journal_size_limit = 131072")
         connection.execute(f"PRAGMA wal_autocheckpoint = {int(self.options.wal_pages)}")
 
     def _enable_wal(self, connection: sqlite3.Connection) -> None:
