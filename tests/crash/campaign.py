@@ -190,7 +190,7 @@ def legacy_operations() -> Iterator[Operation]:
             arguments = thread.prepare(changed, {"run_id": "legacy"}, f"0-{name}-{n}")
             yield Operation("put", arguments)
             thread.where = config(name, f"0-{name}-{n}")
-            yield Operation("put_writes", (thread.where, [("n", n)], f"task{n}", "~"))
+            yield Operation("put_writes", (thread.where, [("n", n)], f"task{n}", f"~task{n}"))
 
 
 # --- observing and comparing ----------------------------------------------------------------
