@@ -12,12 +12,12 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import CheckpointCorrupt
 from langgraph_resilient.recording import UserSerde
 from langgraph_resilient.records import NamespaceRow, Snapshot, ThreadRow
-from langgraph_resilient.restoring import Restorer, primed_lists
+from langgraph_resilient.restoring import Restorer, collector_paused, primed_lists
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Row, Session
 
-_FIRST_PAGE = 8
-_PAGE = 64
+_FIRST_PAGE = 4
+_PAGE = 16
 _END = 1 << 62
 
 
@@ -106,7 +106,7 @@ def pages(engine: Engine, reading: Reading, query: configs.Query) -> Iterator[li
     size = _FIRST_PAGE
     done = False
     while not done and (left is None or left > 0):
-        with engine.reading() as session:
+        with engine.reading() as session, collector_paused():
             found, after, done = _page(engine, reading, session, query, after, size, left)
         if found:
             yield found

@@ -55,20 +55,20 @@ class Kept:
     `snapshot` is a frozen copy of the message's fields for comparing, or NEVER.
     """
 
-    __slots__ = ("_asked", "_prototype", "_snapshot", "base", "named", "raw")
+    __slots__ = ("_asked", "_snapshot", "base", "named", "prototype", "raw")
 
     def __init__(self, raw: bytes, base: int, named: bool):
         self.raw = raw
         self.base = base
         self.named = named
         self._asked = False
-        self._prototype: types.MessagePrototype | None = None
+        self.prototype: types.MessagePrototype | None = None
         self._snapshot: Any = None
 
     def message(self, unpack: Callable[[bytes], Any]) -> Any:
         """A message of the caller's own."""
-        if self._prototype is not None:
-            return types.clone_message(self._prototype)
+        if self.prototype is not None:
+            return types.clone_message(self.prototype)
         if self._asked and self._snapshot is None:
             self.snapshot(unpack)
             return self.message(unpack)
@@ -84,7 +84,7 @@ class Kept:
                 prototype = types.message_prototype(message)
                 _share_empties(prototype.fields)
                 self._snapshot = prototype.fields if prototype.plain else NEVER
-                self._prototype = prototype
+                self.prototype = prototype
             else:
                 self._snapshot = NEVER
         return self._snapshot
@@ -300,8 +300,14 @@ class Restorer:
             ]
         if len(found) < _MANY:
             return [self._own(entry) for entry in found]
+        clone = types.clone_message
         with collector_paused():
-            return [self._own(entry) for entry in found]
+            return [
+                clone(entry.prototype)
+                if type(entry) is Kept and entry.prototype is not None
+                else self._own(entry)
+                for entry in found
+            ]
 
     def _own(self, entry: Any) -> Any:
         kind = type(entry)
