@@ -386,6 +386,15 @@ def children(value: Any) -> Iterable[tuple[str, Any]]:
         if isinstance(fields, dict):
             for name, item in fields.items():
                 yield f".{name}", item
+        for name in _slots(type(value)):
+            if hasattr(value, name):
+                yield f".{name}", getattr(value, name)
+
+
+def _slots(cls: type) -> Iterable[str]:
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        yield from (n for n in ([slots] if isinstance(slots, str) else slots) if n[:2] != "__")
 
 
 # --- reading ----------------------------------------------------------------------------------

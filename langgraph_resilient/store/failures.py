@@ -21,8 +21,14 @@ class Conflict(Exception):
     """Another writer was faster: look again and do the work anew. Never reaches a user."""
 
 
-def translated(error: sqlite3.Error, where: str) -> Exception:
+DRIVER_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What the driver raises; the second when a damaged schema is quoted in an error message."""
+
+
+def translated(error: Exception, where: str) -> Exception:
     """The package's error for one of the driver's."""
+    if isinstance(error, UnicodeDecodeError):
+        return DatabaseCorrupt(f"{where}: a text in it is damaged ({error.reason}); restore a copy")
     text = str(error)
     lower = text.lower()
     if isinstance(error, sqlite3.IntegrityError):

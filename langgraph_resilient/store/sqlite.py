@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -29,7 +30,8 @@ from langgraph_resilient.errors import (
 from langgraph_resilient.options import Options
 from langgraph_resilient.store import queries
 from langgraph_resilient.store.cache import Cache
-from langgraph_resilient.store.failures import translated
+from langgraph_resilient.store.copier import WalCopier
+from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
 
 Row = tuple[Any, ...]
 _HEADER_BYTES = 100
@@ -57,7 +59,7 @@ class Session:
             cursor = self._connection.cursor()
             cursor.row_factory = None
             return cursor.execute(self._sql[name], parameters)
-        except sqlite3.Error as error:
+        except DRIVER_ERRORS as error:
             raise translated(error, self._where) from error
 
     def all(self, name: str, *parameters: Any) -> list[Row]:
@@ -67,7 +69,7 @@ class Session:
         cursor = self._execute(name, parameters)
         try:
             return cursor.fetchall()
-        except sqlite3.Error as error:
+        except DRIVER_ERRORS as error:
             raise translated(error, self._where) from error
 
     def one(self, name: str, *parameters: Any) -> Row | None:
@@ -79,7 +81,7 @@ class Session:
             row: Row | None = cursor.fetchone()
             cursor.close()
             return row
-        except sqlite3.Error as error:
+        except DRIVER_ERRORS as error:
             raise translated(error, self._where) from error
 
     def run(self, name: str, *parameters: Any) -> int:
@@ -94,7 +96,7 @@ class Session:
         """Run a statement once for each row."""
         try:
             self._connection.executemany(self._sql[name], rows)
-        except sqlite3.Error as error:
+        except DRIVER_ERRORS as error:
             raise translated(error, self._where) from error
 
     def raw(self, sql: str, *parameters: Any) -> list[Row]:
@@ -103,7 +105,7 @@ class Session:
             cursor = self._connection.cursor()
             cursor.row_factory = None
             return cursor.execute(sql, parameters).fetchall()
-        except sqlite3.Error as error:
+        except DRIVER_ERRORS as error:
             raise translated(error, self._where) from error
 
 
@@ -176,7 +178,7 @@ class Target:
                 cached_statements=256,
                 uri=uri,
             )
-        except sqlite3.Error as error:
+        except DRIVER_ERRORS as error:
             raise translated(error, str(self.path or name)) from error
 
 
@@ -208,6 +210,7 @@ class SqliteDatabase:
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         self._taken = False
+        self._copier: WalCopier | None = None
         self._immutable = False
         self._closed = False
         self.where = str(target.path) if target.path is not None else "the database"
@@ -251,7 +254,7 @@ class SqliteDatabase:
                 self._taken = True
                 with suppress(sqlite3.OperationalError):  # read-only or busy: works without, too
                     connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            except sqlite3.Error as error:
+            except DRIVER_ERRORS as error:
                 raise translated(error, self.where) from error
 
     def _open_writer(self) -> sqlite3.Connection:
@@ -263,6 +266,9 @@ class SqliteDatabase:
         connection = self.target.open(self.options)
         try:
             self._prepare(connection)
+        except DRIVER_ERRORS as error:
+            connection.close()
+            raise translated(error, self.where) from error
         except BaseException:
             connection.close()
             raise
@@ -289,11 +295,11 @@ class SqliteDatabase:
             if not isinstance(failure, (DatabaseReadOnly, DatabaseUnreachable)):
                 raise failure from error
             self._degrade_to_reading(connection, failure)
-        except sqlite3.Error as error:
-            raise translated(error, self.where) from error
+            return
         connection.execute(f"PRAGMA synchronous = {self.options.synchronous}")
         connection.execute("PRAGMA journal_size_limit = 131072")
         connection.execute(f"PRAGMA wal_autocheckpoint = {int(self.options.wal_pages)}")
+        self._copier = WalCopier(partial(self.target.open, self.options))
 
     def _enable_wal(self, connection: sqlite3.Connection) -> None:
         """Switch to WAL; two processes may do so at once, and SQLite does not wait for that."""
@@ -328,6 +334,8 @@ class SqliteDatabase:
             if self._queue:
                 self._commit_queue()
             self._closed = True
+            if self._copier is not None:
+                self._copier.stop()
             with self._readers_lock:
                 for reader in self._readers:
                     reader.close()
@@ -342,6 +350,9 @@ class SqliteDatabase:
                 for reader in self._readers:
                     reader.close()
                 self._readers.clear()
+            if self._copier is not None:
+                self._copier.stop()
+                self._copier = None
             if self.own and not self.target.single and self._writer is not None:
                 self._writer.close()
                 self._writer = None
@@ -435,11 +446,13 @@ class SqliteDatabase:
                 connection.execute("COMMIT")
         except BaseException as error:
             _undo(connection, joined)
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, DRIVER_ERRORS):
                 raise translated(error, self.where) from error
             raise
         for pending in batch:
             pending.done = True
+        if self._copier is not None:
+            self._copier.note()
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -454,12 +467,12 @@ class SqliteDatabase:
         try:
             try:
                 reader.execute("BEGIN")
-            except sqlite3.Error as error:
+            except DRIVER_ERRORS as error:
                 raise translated(error, self.where) from error
             yield Session(reader, self.where)
             try:
                 reader.execute("COMMIT")
-            except sqlite3.Error as error:
+            except DRIVER_ERRORS as error:
                 raise translated(error, self.where) from error
         except BaseException:
             reader.close()
