@@ -28,8 +28,52 @@ _TEMPLATE_PAUSE = 8
 """Frames between two templates of a family."""
 _CONTENT = "b"
 _SAMPLE_BYTES = 1 << 15
-_SAMPLE_AFTER = 1 << 16
-"""A thread that has stored this many bytes gets a template of its first `_SAMPLE_BYTES`."""
+_SAMPLE_AFTER = 1 << 17
+"""When a thread has stored this many bytes, its first `_SAMPLE_BYTES` are tried as a template."""
+
+
+class Sample:
+    """Finds out whether the first contents of a thread help to compress the later ones.
+
+    They are tried on as many bytes as they have; a template must save a tenth, or it would cost
+    more than it saves.
+    """
+
+    def __init__(self) -> None:
+        self.trial: Template | None = None
+        self._content = bytearray()
+        self._seen = 0
+        self._after = _SAMPLE_AFTER
+        self._tried = self._plain = self._against = 0
+
+    @property
+    def content(self) -> bytes:
+        """The contents that are to be the template."""
+        return bytes(self._content)
+
+    def compare(self, raw: int, plain: int, against: int) -> None:
+        """A content of `raw` bytes took so many bytes without and with the trial."""
+        self._tried += raw
+        self._plain += plain
+        self._against += against
+
+    def collect(self, raw: bytes) -> bool:
+        """Take a content into account; True when the trial has shown its worth."""
+        if self.trial is None:
+            self._seen += len(raw)
+            if len(self._content) < _SAMPLE_BYTES:
+                self._content += raw[: _SAMPLE_BYTES - len(self._content)]
+            if self._seen >= self._after:
+                self.trial = Template(0, self.content)
+            return False
+        if self._tried < _SAMPLE_BYTES:
+            return False
+        if self._against * 10 <= self._plain * 9:
+            return True
+        after = self._after * 2
+        self.__init__()  # type: ignore[misc]
+        self._after = after
+        return False
 
 
 class Namespace:
@@ -86,8 +130,7 @@ class ThreadState:
         self.namespaces: dict[str, Namespace] = {}
         self.templates: dict[str, Template] = {}
         self.pauses: dict[str, int] = {}
-        self.sample = bytearray()
-        self.sampled = 0
+        self.sample = Sample()
         found = rows.find_thread(session, engine.sealer, self.thread_id)
         self.exists = found is not None
         if found is None:
@@ -170,20 +213,20 @@ class Draft:
         return blob
 
     def _content_frame(self, raw: bytes, references: bool) -> bytes:
-        """A content's frame; a long thread's contents resemble its first ones."""
-        state = self.state
-        template = state.templates.get(_CONTENT)
-        if template is None and len(raw) < _SAMPLE_BYTES:
-            state.sample += raw
-            state.sampled += len(raw)
-            if state.sampled >= _SAMPLE_AFTER:
-                template = self._template(_CONTENT, bytes(state.sample[:_SAMPLE_BYTES]))
-                state.sample.clear()
-            elif len(state.sample) > _SAMPLE_BYTES:
-                del state.sample[_SAMPLE_BYTES:]
-        if template is None or len(raw) > 1 << 16:
-            return self.engine.frames.encode(raw, references=references)
-        return self.engine.frames.encode(raw, references=references, template=template)
+        """A content's frame; where a long thread's contents resemble its first ones, against them."""
+        encode = self.engine.frames.encode
+        template = self.state.templates.get(_CONTENT)
+        if len(raw) > _SAMPLE_BYTES:
+            return encode(raw, references=references)
+        if template is not None:
+            return encode(raw, references=references, template=template)
+        frame = encode(raw, references=references)
+        sample = self.state.sample
+        if sample.trial is not None:
+            sample.compare(len(raw), len(frame), len(encode(raw, template=sample.trial)))
+        if sample.collect(raw):
+            self._template(_CONTENT, sample.content)
+        return frame
 
     def _template(self, family: str, raw: bytes) -> Template:
         """Make a template; frames of this draft may already use it."""
