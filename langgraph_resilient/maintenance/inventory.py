@@ -76,7 +76,7 @@ def _time(engine: Engine, session: Session, thread: ThreadRow, seq: int | None) 
     try:
         opened = rows.opened_checkpoint(engine.sealer, row[:4], row[4], thread.thread_id)
         restorer = Restorer(engine, session, thread.thread_id, thread.number, None)
-        found = envelope.unpack_time(restorer.envelope(opened)[2])
+        found = envelope.unpack_time(restorer.envelope(opened)[2], rows.readable(opened.id))
     except (DataCorrupt, OverflowError, ValueError):
         return None  # `verify` says what is wrong; a list of threads is wanted all the more then
     return found if isinstance(found, str) else None

@@ -22,8 +22,8 @@ from langgraph_resilient.store.sqlite import Row, Session
 TALLY_BYTES = 16
 PART_BITS = 8
 _PART_MASK = (1 << PART_BITS) - 1
-_PART_BYTES = 990
-"""Four of these and their cell headers fill a page of 4096 bytes."""
+_PART_BYTES = 480
+"""Eight of these and their cell headers fill a page of 4096 bytes."""
 _PARTS_BELOW = 24_000
 
 
