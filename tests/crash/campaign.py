@@ -19,10 +19,10 @@ from typing import Any
 from building import Thread, checkpoint_id_of, config, observe
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph_resilient.maintenance import migrate, verify
 from property.reference import Reference
 
 from langgraph_resilient import ResilientSaver
+from langgraph_resilient.maintenance import migrate, verify
 
 NAMES = [f"t{n}" for n in range(5)]
 NEWCOMERS = [f"u{n}" for n in range(3)]
