@@ -41,7 +41,7 @@ from langgraph_resilient.store.sqlite import Session, SqliteDatabase, Target
 
 T = TypeVar("T")
 
-_STATES = 128
+_STATES = 32
 _ATTEMPTS = 200
 _ADDRESSES = 400_000
 

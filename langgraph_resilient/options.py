@@ -28,8 +28,9 @@ class Options:
     """How long to wait for another process that holds the database before `DatabaseLocked`."""
     page_size: int = 4096
     """Page size of files this package creates; existing files keep theirs."""
-    wal_pages: int = 16
-    """Pages in the write-ahead log after which a commit copies them into the file."""
+    wal_pages: int = 64
+    """Pages in the write-ahead log after which a commit copies them into the file; when nobody
+    writes for a moment, the log is emptied in the background."""
     readers: int = 4
     """Read connections (and threads for async calls) that may work at once."""
 
@@ -39,7 +40,7 @@ class Options:
     """Strings and bytes at least this long are stored once, by content, outside messages."""
     message_leaf_bytes: int = 8192
     """The same inside messages (a picture sent twice is stored once)."""
-    cache_bytes: int = 64 << 20
+    cache_bytes: int = 16 << 20
     """Decoded values kept in memory so that they are not read or decoded twice."""
     max_value_bytes: int = 1 << 30
     """Largest decompressed size of one stored value; more is refused as damage."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from langgraph_resilient.errors import DataCorrupt
 
 
 def pack_name(name: str) -> bytes:
     """The stored form of a name; different names never share one."""
-    if len(name) == 36 and name[8] == "-":
+    if len(name) == 36 and name[8] == name[13] == name[18] == name[23] == "-":
+        digits = name.replace("-", "")
         try:
-            parsed = UUID(name)
+            packed = bytes.fromhex(digits)
         except ValueError:
             pass
         else:
-            if str(parsed) == name:
-                return parsed.bytes
+            if packed.hex() == digits:  # lower case, no spaces
+                return packed
     text = name.encode("utf-8", "surrogatepass")
     return b"T\x00" + text if len(text) == 15 else b"t" + text
 
