@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 _GAP = 4
 """Blobs this near to each other are read in one range."""
 _TRUSTED = "langchain_core.messages."
+_ENTRY_BYTES = 1024
+"""Roughly what a cached value takes besides its content: a prototype, a dictionary, a key."""
 _MANY = 128
 """Values from which on the garbage collector is paused."""
 _PRIMED = 8
@@ -345,7 +347,7 @@ class Restorer:
                     raise _damaged_blob(blob, error, self.thread_id) from None
                 entries[blob] = self._entry(raw, blob >> BLOB_BITS << BLOB_BITS, frame)
                 addresses[at] = blob
-                size += len(raw) + 256
+                size += len(raw) + _ENTRY_BYTES
         loaded.update(entries)
         engine.cache.update(entries, size)
         if self._session.addresses is not None:
