@@ -23,10 +23,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph_resilient.maintenance import verify
 from property.reference import Reference
 
 from langgraph_resilient import ResilientSaver
+from langgraph_resilient.maintenance import verify
 
 THREADS = ["a", "b", "ü'\"; --", "7"]
 SPACES = ["", "child:1"]
