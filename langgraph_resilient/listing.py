@@ -224,7 +224,7 @@ def _check(engine: Engine, session: Session, namespace: NamespaceRow, thread_id:
         rows.check_tally(session, namespace, thread_id, engine.key)
         return
     rows.head_of(session, engine.sealer, namespace, thread_id)
-    count = session.one("checkpoints_count", namespace.ns)
+    count = session.one("checkpoints_count", namespace.ns, namespace.ns)
     if count is None or count[0] != namespace.checkpoints:
         raise CheckpointCorrupt(
             f"thread {thread_id!r}, namespace {namespace.checkpoint_ns!r}: "

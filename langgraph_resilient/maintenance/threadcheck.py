@@ -254,7 +254,7 @@ class ThreadCheck:
             rows.check_tally(session, opened, self._thread_id or "", self._engine.key)
 
     def _head(self, session: Session, row: NamespaceRow, name: str) -> None:
-        counted = session.one("checkpoints_count", row.ns)
+        counted = session.one("checkpoints_count", row.ns, row.ns)
         newest = session.one("checkpoint_last", row.ns)
         count = counted[0] if counted else 0
         if count != row.checkpoints:

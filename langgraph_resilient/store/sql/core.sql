@@ -157,10 +157,15 @@ FROM resilient_checkpoints
 WHERE ns = ?
 
 -- name: checkpoints_count
--- How many checkpoints a namespace has.
+-- How many checkpoints of a namespace its index leads to.
 SELECT count(*)
 FROM resilient_checkpoints
-WHERE ns = ?
+WHERE seq IN (
+    SELECT seq
+    FROM resilient_checkpoints
+    WHERE ns = ?
+)
+    AND +ns = ?
 
 -- name: checkpoints_page
 -- Newest first, one page of a namespace.
