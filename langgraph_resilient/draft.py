@@ -364,7 +364,15 @@ class Draft:
         self.engine.set_clock(session, epoch, self.commits)
 
     def failed(self) -> None:
-        """The draft was not stored; neither may be what was encoded after it."""
+        """The draft was not stored; neither may be what was encoded after it.
+
+        Work later in the same transaction may have read its contents; their numbers will be given
+        out again, so nothing of them may stay in a cache.
+        """
+        for blob, _, _ in self._blobs:
+            self.engine.cache.discard(blob)
+        for number, _, _ in self._templates:
+            self.engine.templates.discard(number)
         self.state.invalidate()
 
     def publish(self) -> None:

@@ -19,6 +19,7 @@ from langgraph_resilient.codec.msgpack import Packer
 from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.draft import Draft, Namespace
 from langgraph_resilient.records import NamespaceRow
+from langgraph_resilient.restoring import decoded, unpacked
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import Conflict
 from langgraph_resilient.store.sqlite import Session
@@ -278,8 +279,6 @@ def _merged(
     entries: Mapping[int, tuple[str, bytes]],
 ) -> bytes:
     """Special channels hold the newest value, ordinary ones the first, as in InMemorySaver."""
-    from langgraph_resilient.restoring import decoded, unpacked
-
     engine = draft.engine
     frame = engine.sealer.open(place, old)
     path, indexes, channels, values = unpacked(decoded(engine, session, frame, draft.state.number))

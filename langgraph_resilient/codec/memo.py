@@ -159,12 +159,6 @@ class Memo:
         """Forget everything: some reference may no longer be true."""
         self.__init__()  # type: ignore[misc]
 
-    def forget_namespace(self, ns: int) -> None:
-        """Forget the channels of one namespace."""
-        for table in (self.lists, self.plain, self.opaque):
-            for key in [key for key in table if key[0] == ns]:
-                del table[key]
-
     def item(self, message: BaseMessage) -> Item | None:
         """The remembered item of an unchanged message, else None."""
         key = id(message)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 from building import Thread, config
 from conftest import SaverFactory
 from langchain_core.messages import HumanMessage
+
+from langgraph_resilient import ResilientSaver
+from langgraph_resilient.codec.packed import pack
+from langgraph_resilient.draft import Draft
 
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon")
 
@@ -62,3 +67,19 @@ def test_an_equal_message_stays_when_the_thread_that_said_it_first_is_deleted(
     with file_factory() as saver:
         found = saver.get_tuple(config("second"))
         assert found.checkpoint["channel_values"]["messages"] == said[-3:]
+
+
+def test_contents_of_a_failed_commit_do_not_stay_in_a_cache(tmp_path: Path) -> None:
+    """Work behind it in the same transaction has read them; their numbers are given out again."""
+    with ResilientSaver.from_conn_string(tmp_path / "agent.db") as saver:
+        engine = saver._engine
+        thread = Thread(saver)
+        thread.put({"x": 1})
+        state = engine.state("t")
+        draft = Draft(engine, state)
+        blob = draft(pack(HumanMessage("never stored").content), False)
+        engine.cache.put(blob, "what somebody read before the commit failed")
+        draft.failed()
+        assert engine.cache.get(blob) is None
+        assert not state.loaded
+        engine.release(state)

@@ -289,12 +289,10 @@ def test_values_that_plain_bytes_cannot_tell_apart_are_said_to_be_such() -> None
         assert has_no_buffers(plain)
 
 
-def test_forgetting_a_namespace_leaves_the_others() -> None:
+def test_clearing_forgets_every_table() -> None:
     memo = Memo()
     for table in (memo.lists, memo.plain, memo.opaque):
         table[1, "a"] = table[2, "a"] = None  # type: ignore[index]
-    memo.forget_namespace(1)
-    assert [list(table) for table in (memo.lists, memo.plain, memo.opaque)] == [[(2, "a")]] * 3
     memo.clear()
     assert not memo.lists
     assert not memo.plain
