@@ -26,10 +26,29 @@ if TYPE_CHECKING:
 
 _TEMPLATE_PAUSE = 8
 """Frames between two templates of a family."""
+_SETTLING = 4
+_SETTLING_PAUSE = 2
+"""The first templates of a family follow faster: the kinds of steps of a graph are soon seen."""
+_TEMPLATE_BYTES = 1000
+"""How much of the templates before it a new one repeats."""
 _CONTENT = "b"
 _SAMPLE_BYTES = 1 << 15
 _SAMPLE_AFTER = 1 << 17
 """When a thread has stored this many bytes, its first `_SAMPLE_BYTES` are tried as a template."""
+
+
+def _is_poor(raw: int, frame: int, made: int, since: int) -> bool:
+    """Whether a template helped so little, for content of `raw` bytes, that another one pays off.
+
+    Args:
+        raw: bytes of the content.
+        frame: bytes of its frame.
+        made: templates of the family so far.
+        since: frames since the newest of them.
+    """
+    if made < _SETTLING and since >= _SETTLING_PAUSE and frame > 16 + raw // 6:
+        return True
+    return since >= _TEMPLATE_PAUSE and raw > 160 and frame * 5 > raw * 2
 
 
 class Sample:
@@ -129,7 +148,8 @@ class ThreadState:
         self.shared: set[int] = set()
         self.namespaces: dict[str, Namespace] = {}
         self.templates: dict[str, Template] = {}
-        self.pauses: dict[str, int] = {}
+        self.made: dict[str, int] = {}
+        self.since: dict[str, int] = {}
         self.sample = Sample()
         found = rows.find_thread(session, engine.sealer, self.thread_id)
         self.exists = found is not None
@@ -148,6 +168,7 @@ class ThreadState:
         for number, kind, _frame in session.all("templates_of", first, last):
             self.next_template = number - first + 1
             self.templates[kind] = engine.template(session, number)
+            self.made[kind] = self.made.get(kind, 0) + 1
         self._loaded = generation
 
 
@@ -250,13 +271,16 @@ class Draft:
         engine, state = self.engine, self.state
         template = state.templates.get(family)
         frame = engine.frames.encode(raw, references=True, template=template)
-        pause = state.pauses.get(family, 0)
-        stale = len(frame) * 5 > len(raw) * 2 and len(raw) > 160 and pause <= 0
-        if len(raw) > 48 and (template is None or stale):
-            template = self._template(family, raw)
-            pause = _TEMPLATE_PAUSE
+        since = state.since.get(family, 0)
+        state.since[family] = since + 1
+        if len(raw) > 48 and (
+            template is None or _is_poor(len(raw), len(frame), state.made[family], since)
+        ):
+            known = template.content if template is not None else b""
+            template = self._template(family, (known + raw)[-max(_TEMPLATE_BYTES, len(raw)) :])
+            state.made[family] = state.made.get(family, 0) + 1
+            state.since[family] = 0
             frame = engine.frames.encode(raw, references=True, template=template)
-        state.pauses[family] = pause - 1
         return frame
 
     def namespace(self, checkpoint_ns: str) -> Namespace:

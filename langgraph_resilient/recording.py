@@ -143,14 +143,17 @@ def _storing(
     def step(session: Session) -> None:
         old = namespace.row
         replaced = None
+        is_head = parent is not None and parent == namespace.head_id
+        above = old.head if is_head else rows.seq_of(session, parent, old.ns)
+        named = parent if above is None else None
         try:
-            seq = place = session.insert("checkpoint_insert", old.ns, id, parent, stored)
+            seq = place = session.insert("checkpoint_insert", old.ns, id, above, named, stored)
         except Conflict:  # the same checkpoint again: it keeps its place
             before = session.one("checkpoint_by_id", id, old.ns)
             if before is None:
                 raise
             seq, place, replaced = old.head, before[0], before[3]
-            session.run("checkpoint_replace", parent, stored, place)
+            session.run("checkpoint_replace", above, named, stored, place)
         new = NamespaceRow(
             ns=old.ns,
             thread=old.thread,

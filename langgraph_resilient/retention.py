@@ -54,7 +54,7 @@ def _delete(engine: Engine, session: Session, thread: ThreadRow) -> int:
     for namespace in session.all("namespaces", thread.number):
         ns = namespace[0]
         newest = session.all("checkpoints_keys", ns)[-_REMEMBERED:]
-        for _, id, _ in newest:
+        for _, id in newest:
             session.run("tombstone_insert", name, id)
         session.run("writes_delete", ns)
         session.run("checkpoints_delete", ns)
@@ -365,7 +365,10 @@ class _Reduction:
             tree[envelope.FOLDED] = folded
         frame = engine.frames.encode(pack(tree), references=True)
         place = rows.checkpoint_place(row.ns, row.id, parent)
-        self._session.run("checkpoint_replace", parent, engine.sealer.seal(place, frame), row.seq)
+        above = rows.seq_of(self._session, parent, row.ns)
+        named = parent if above is None else None
+        sealed = engine.sealer.seal(place, frame)
+        self._session.run("checkpoint_replace", above, named, sealed, row.seq)
 
     def _move(self, head: int, checkpoints: int, tally: bytes) -> None:
         old = self._namespace

@@ -29,6 +29,9 @@ _SMALLEST = 20
 """Shorter contents are stored raw: a compressed block costs about as much as it saves."""
 _DICTIONARY_LIMIT = 1 << 16
 """Longer contents gain nothing from a dictionary."""
+_SHORT_TEMPLATE = 1 << 12
+_TEMPLATE_LEVEL = 5
+"""Against a short template higher levels find no more, only later (measured)."""
 _TEMPLATES_KEPT = 16
 _CONTEXTS_KEPT = 8
 
@@ -250,8 +253,11 @@ class _Contexts:
         """A compressor prepared for a template; kept for the next time."""
         found = self._compressors.get(template.content)
         if found is None:
-            words = _prepared(self._level, template.content)
-            found = _compressor(self._level, words, _source_size(template.content))
+            level = self._level
+            if len(template.content) < _SHORT_TEMPLATE:
+                level = min(level, _TEMPLATE_LEVEL)
+            words = _prepared(level, template.content)
+            found = _compressor(level, words, _source_size(template.content))
             _remember(self._compressors, template, found)
         return found
 
@@ -288,7 +294,7 @@ def _prepared(level: int, content: bytes) -> zstandard.ZstdCompressionDict:
 
 def _source_size(content: bytes) -> int:
     """For what length of input a template is prepared: it decides how large its tables are."""
-    return 512 if len(content) < 1 << 12 else _DICTIONARY_LIMIT
+    return 512 if len(content) < _SHORT_TEMPLATE else _DICTIONARY_LIMIT
 
 
 def _remember(cache: OrderedDict, template: Template, made: object) -> None:  # type: ignore[type-arg]

@@ -122,7 +122,7 @@ class _Rekey:
             self._again(
                 rows.checkpoint_place(ns, id, parent),
                 stored,
-                lambda sealed, p=parent, s=seq: session.run("checkpoint_replace", p, sealed, s),  # type: ignore[misc]
+                lambda sealed, s=seq: session.run("checkpoint_seal", sealed, s),  # type: ignore[misc]
             )
         for checkpoint, task, stored in session.all("writes_all", ns):
             self._again(

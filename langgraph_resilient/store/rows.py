@@ -224,6 +224,12 @@ def opened_checkpoint(sealer: Sealer, row: Row, ns: int, thread_id: str) -> Chec
     return CheckpointRow(seq=seq, ns=ns, id=id, parent=parent, frame=frame)
 
 
+def seq_of(session: Session, id: bytes | None, ns: int) -> int | None:
+    """The place of a checkpoint, or None when it is not in the namespace."""
+    found = None if id is None else session.one("checkpoint_exists", id, ns)
+    return None if found is None else int(found[0])
+
+
 def head_of(
     session: Session, sealer: Sealer, row: NamespaceRow, thread_id: str
 ) -> CheckpointRow | None:

@@ -127,28 +127,57 @@ WHERE thread = ?
 
 -- name: checkpoint_insert
 -- A new checkpoint behind all others.
-INSERT INTO resilient_checkpoints (ns, id, parent, frame)
-VALUES (?, ?, ?, ?)
+INSERT INTO resilient_checkpoints (seq, ns, id, parent, frame)
+SELECT place, ?, ?, coalesce(place - ?, ?), ?
+FROM (SELECT coalesce(max(seq), 0) + 1 AS place FROM resilient_checkpoints)
 
 -- name: checkpoint_replace
 -- The same checkpoint put again keeps its place.
 UPDATE resilient_checkpoints
-SET parent = ?, frame = ?
+SET parent = coalesce(seq - ?, ?), frame = ?
+WHERE seq = ?
+
+-- name: checkpoint_seal
+-- The same checkpoint under another seal.
+UPDATE resilient_checkpoints
+SET frame = ?
 WHERE seq = ?
 
 -- name: checkpoint_by_id
 -- One checkpoint.
-SELECT seq, id, parent, frame
-FROM resilient_checkpoints
-WHERE id = ?
-    AND ns = ?
+SELECT c.seq, c.id,
+    coalesce(
+        (
+            SELECT p.id
+            FROM resilient_checkpoints AS p
+            WHERE typeof(c.parent) = 'integer'
+                AND p.seq = c.seq - c.parent
+                AND p.ns = c.ns
+        ),
+        c.parent
+    ),
+    c.frame
+FROM resilient_checkpoints AS c
+WHERE c.id = ?
+    AND c.ns = ?
 
 -- name: checkpoint_by_seq
 -- One checkpoint by its place.
-SELECT seq, id, parent, frame
-FROM resilient_checkpoints
-WHERE seq = ?
-    AND ns = ?
+SELECT c.seq, c.id,
+    coalesce(
+        (
+            SELECT p.id
+            FROM resilient_checkpoints AS p
+            WHERE typeof(c.parent) = 'integer'
+                AND p.seq = c.seq - c.parent
+                AND p.ns = c.ns
+        ),
+        c.parent
+    ),
+    c.frame
+FROM resilient_checkpoints AS c
+WHERE c.seq = ?
+    AND c.ns = ?
 
 -- name: checkpoint_last
 -- The newest checkpoint of a namespace, however its record reads.
@@ -169,9 +198,20 @@ WHERE seq IN (
 
 -- name: checkpoints_page
 -- Newest first, one page of a namespace.
-SELECT seq, id, parent, frame
-FROM resilient_checkpoints
-WHERE seq IN (
+SELECT c.seq, c.id,
+    coalesce(
+        (
+            SELECT p.id
+            FROM resilient_checkpoints AS p
+            WHERE typeof(c.parent) = 'integer'
+                AND p.seq = c.seq - c.parent
+                AND p.ns = c.ns
+        ),
+        c.parent
+    ),
+    c.frame
+FROM resilient_checkpoints AS c
+WHERE c.seq IN (
     SELECT seq
     FROM resilient_checkpoints
     WHERE ns = ?
@@ -179,19 +219,30 @@ WHERE seq IN (
     ORDER BY seq DESC
     LIMIT ?
 )
-ORDER BY seq DESC
+ORDER BY c.seq DESC
 
 -- name: checkpoints_page_all
 -- Newest first, one page of the whole database.
-SELECT seq, ns, id, parent, frame
-FROM resilient_checkpoints
-WHERE seq < ?
-ORDER BY seq DESC
+SELECT c.seq, c.ns, c.id,
+    coalesce(
+        (
+            SELECT p.id
+            FROM resilient_checkpoints AS p
+            WHERE typeof(c.parent) = 'integer'
+                AND p.seq = c.seq - c.parent
+                AND p.ns = c.ns
+        ),
+        c.parent
+    ),
+    c.frame
+FROM resilient_checkpoints AS c
+WHERE c.seq < ?
+ORDER BY c.seq DESC
 LIMIT ?
 
 -- name: checkpoints_keys
--- Place, name and parent of every checkpoint of a namespace, oldest first.
-SELECT seq, id, parent
+-- Place and name of every checkpoint of a namespace, oldest first.
+SELECT seq, id
 FROM resilient_checkpoints
 WHERE ns = ?
 ORDER BY seq

@@ -163,6 +163,17 @@ FROM resilient_shares
 
 -- name: checkpoint_at
 -- A checkpoint by its place, with its namespace.
-SELECT seq, id, parent, frame, ns
-FROM resilient_checkpoints
-WHERE seq = ?
+SELECT c.seq, c.id,
+    coalesce(
+        (
+            SELECT p.id
+            FROM resilient_checkpoints AS p
+            WHERE typeof(c.parent) = 'integer'
+                AND p.seq = c.seq - c.parent
+                AND p.ns = c.ns
+        ),
+        c.parent
+    ),
+    c.frame, c.ns
+FROM resilient_checkpoints AS c
+WHERE c.seq = ?

@@ -31,12 +31,13 @@ CREATE TABLE resilient_namespaces (
     UNIQUE (thread, checkpoint_ns)
 );
 
--- `seq` is the order of writing. `parent` may name a checkpoint that is gone.
+-- `seq` is the order of writing. `parent` is how many places before this one the parent stands,
+-- or its id where it is not in the namespace (any more); the seal is bound to the id.
 CREATE TABLE resilient_checkpoints (
     seq INTEGER PRIMARY KEY,
     ns INTEGER NOT NULL,
     id BLOB NOT NULL,
-    parent BLOB,
+    parent,
     frame BLOB NOT NULL
 );
 
