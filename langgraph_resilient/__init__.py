@@ -1,9 +1,13 @@
 """A LangGraph checkpointer that makes agents survive anything."""
 
+from typing import TYPE_CHECKING, Any
+
 from langgraph_resilient.codec.cipher import Cipher
 from langgraph_resilient.codec.registry import Unrestored
 from langgraph_resilient.errors import (
     BlobCorrupt,
+    BusinessKeyReused,
+    CallNotFound,
     CheckpointCorrupt,
     ConfigurationError,
     DatabaseCorrupt,
@@ -13,22 +17,54 @@ from langgraph_resilient.errors import (
     DatabaseUnreachable,
     DataCorrupt,
     DecryptionFailed,
+    LedgerError,
+    LostOwnership,
+    NoSaver,
+    NotDurable,
+    PreconditionFailed,
     ResilientError,
     SaverClosed,
     SchemaTooNew,
     StorageError,
     TamperDetected,
+    ThreadBusy,
     TypeNotAllowed,
+    UnknownOutcome,
     ValueRefused,
+)
+from langgraph_resilient.integrations.functions import aonce, once, recorded
+from langgraph_resilient.integrations.recorder import IdempotencyKey
+from langgraph_resilient.integrations.repair import repair_messages
+from langgraph_resilient.integrations.toolnode import (
+    ToolWrappers,
+    awrap_tool_call,
+    recorded_tools,
+    tool_node,
+    wrap_tool_call,
+)
+from langgraph_resilient.ledger import (
+    CurrentCall,
+    Done,
+    Entry,
+    NotDone,
+    ToolPolicy,
+    current_call,
+    effect,
 )
 from langgraph_resilient.options import Options
 from langgraph_resilient.saver import ResilientSaver
 
+if TYPE_CHECKING:
+    from langgraph_resilient.integrations.middleware import ResilienceMiddleware
+
 __all__ = [
     "BlobCorrupt",
+    "BusinessKeyReused",
+    "CallNotFound",
     "CheckpointCorrupt",
     "Cipher",
     "ConfigurationError",
+    "CurrentCall",
     "DataCorrupt",
     "DatabaseCorrupt",
     "DatabaseFull",
@@ -36,14 +72,54 @@ __all__ = [
     "DatabaseReadOnly",
     "DatabaseUnreachable",
     "DecryptionFailed",
+    "Done",
+    "Entry",
+    "IdempotencyKey",
+    "LedgerError",
+    "LostOwnership",
+    "NoSaver",
+    "NotDone",
+    "NotDurable",
     "Options",
+    "PreconditionFailed",
+    "ResilienceMiddleware",
     "ResilientError",
     "ResilientSaver",
     "SaverClosed",
     "SchemaTooNew",
     "StorageError",
     "TamperDetected",
+    "ThreadBusy",
+    "ToolPolicy",
+    "ToolWrappers",
     "TypeNotAllowed",
+    "UnknownOutcome",
     "Unrestored",
     "ValueRefused",
+    "aonce",
+    "awrap_tool_call",
+    "current_call",
+    "effect",
+    "once",
+    "recorded",
+    "recorded_tools",
+    "repair_messages",
+    "tool_node",
+    "wrap_tool_call",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`ResilienceMiddleware` needs ``langchain``, which is loaded only when it is asked for."""
+    if name != "ResilienceMiddleware":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from langgraph_resilient.integrations.middleware import ResilienceMiddleware
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "langchain":
+            raise
+        raise ImportError(
+            "ResilienceMiddleware is for create_agent and needs langchain: "
+            "pip install 'langgraph-resilient[agents]'"
+        ) from error
+    return ResilienceMiddleware

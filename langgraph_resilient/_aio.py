@@ -1,12 +1,18 @@
-"""The only module that imports asyncio: moves one call onto the engine's own threads."""
+"""The only module that imports asyncio: moves calls onto the engine's own threads, drives flows.
+
+A flow is a generator that yields effects; `drive` and `adrive` carry them out, so that nothing is
+written twice for sync and async (after the idea of httpx's auth flows).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+import inspect
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -26,14 +32,144 @@ class Offload:
 
         A cancelled caller does not stop the call: what was begun is finished, as a whole.
         """
+        return await asyncio.wrap_future(self.submit(function))
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """`run`, for a caller that waits by itself."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="resilient")
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, context.run, function)
+        return self._executor.submit(contextvars.copy_context().run, function)
 
     def close(self) -> None:
         """Let the threads end when their work is done."""
         if self._executor is not None:
             self._executor.shutdown(wait=False)
             self._executor = None
+
+
+# --- flows ------------------------------------------------------------------------------------
+
+
+class Do:
+    """Blocking work of our own: a coroutine's driver does it on another thread."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], Any]):
+        self.function = function
+
+
+class Call:
+    """A function of the user's: called where the driver runs, awaited if it gives an awaitable.
+
+    Attributes:
+        begun: set right before it is called.
+    """
+
+    __slots__ = ("begun", "function")
+
+    def __init__(self, function: Callable[[], Any]):
+        self.function = function
+        self.begun = False
+
+
+class Pause:
+    """Nothing, for some seconds."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+
+Flow = Generator[Any, Any, T]
+
+
+def drive(flow: Flow[T]) -> T:
+    """Carry a flow out in this thread; what it returns."""
+    step = flow.send
+    value: Any = None
+    while True:
+        try:
+            effect = step(value)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        try:
+            value, step = _done(effect), flow.send
+        except BaseException as error:  # noqa: BLE001 - it is the flow's to deal with
+            value, step = error, flow.throw
+
+
+def _done(effect: Any) -> Any:
+    if isinstance(effect, Pause):
+        time.sleep(effect.seconds)
+        return None
+    if isinstance(effect, Call):
+        effect.begun = True
+        value = effect.function()
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError("a coroutine function was given to a graph that runs without asyncio")
+        return value
+    return effect.function()
+
+
+async def adrive(flow: Flow[T], offload: Offload) -> T:
+    """Carry a flow out in a coroutine; what it returns.
+
+    When the coroutine is cancelled, work of our own that was begun is finished, nothing of the
+    user's is begun any more, and the flow is told; what it still does is done at once.
+    """
+    driver = _Driver(offload)
+    step = flow.send
+    value: Any = None
+    while True:
+        try:
+            effect = step(value)
+        except StopIteration as stop:
+            if driver.cancelled is not None:
+                raise driver.cancelled from None
+            return stop.value  # type: ignore[no-any-return]
+        try:
+            value, step = await driver.done(effect), flow.send
+        except BaseException as error:  # noqa: BLE001 - it is the flow's to deal with
+            value, step = error, flow.throw
+
+
+class _Driver:
+    """Carries out effects for one coroutine."""
+
+    def __init__(self, offload: Offload):
+        self._offload = offload
+        self.cancelled: BaseException | None = None
+
+    async def done(self, effect: Any) -> Any:
+        """What an effect gives."""
+        if isinstance(effect, Do):
+            return effect.function() if self.cancelled else await self._work(effect)
+        if self.cancelled is not None:
+            raise self.cancelled
+        try:
+            if isinstance(effect, Pause):
+                return await asyncio.sleep(effect.seconds)
+            effect.begun = True
+            value = effect.function()
+            return await value if inspect.isawaitable(value) else value
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt) as error:
+            self.cancelled = error
+            raise
+
+    async def _work(self, effect: Do) -> Any:
+        future = self._offload.submit(effect.function)
+        try:
+            return await asyncio.wrap_future(future)
+        except (asyncio.CancelledError, GeneratorExit) as error:
+            # A commit under way: a few milliseconds, and then what it did is known.
+            self.cancelled = error
+            return _result_of(future, effect)
+
+
+def _result_of(future: Future[Any], effect: Do) -> Any:
+    # Cancelling the waiting side cancels a future that had not begun.
+    return effect.function() if future.cancelled() else future.result()

@@ -42,6 +42,8 @@ from langgraph_resilient.store.sqlite import Session, SqliteDatabase, Target
 T = TypeVar("T")
 
 _STATES = 32
+_WAITING = 8
+"""Threads for the ledger's work of coroutines."""
 _ATTEMPTS = 200
 _ADDRESSES = 400_000
 
@@ -72,6 +74,8 @@ class Engine:
     def _begin(self) -> None:
         self.db = SqliteDatabase(self.target, self.options, self._connection)
         self.offload = Offload(self.options.readers)
+        self.waiting = Offload(_WAITING)
+        """For work that others' commits may have to come before; never the same threads."""
         self.lock = threading.RLock()
         """Guards the table of threads and the opening of the database."""
         self.cache = Cache(self.options.cache_bytes)
@@ -80,6 +84,8 @@ class Engine:
         self.epoch = 0
         self.sealer: Sealer = ChecksumSealer()
         self.key = b""
+        self.scope = b""
+        """What tells this database from all others."""
         self.ready = False
         self._states: OrderedDict[str, ThreadState] = OrderedDict()
         self._pid = os.getpid()
@@ -136,6 +142,7 @@ class Engine:
             self.db.lock = threading.RLock()
             self.lock = threading.RLock()
             self.offload = Offload(self.options.readers)
+            self.waiting = Offload(_WAITING)
             for state in self._states.values():
                 state.lock = threading.RLock()
             self._pid = os.getpid()
@@ -208,6 +215,7 @@ class Engine:
         mode, scope, wrapped = meta["mode"].decode("latin-1"), meta["scope"], meta["key"]
         if mode != wanted:
             raise self._mode_error(mode, wanted)
+        self.scope = scope
         if cipher is not None:
             self.sealer = CipherSealer(cipher, scope)
             self.key = self.sealer.open(b"key", wrapped)
@@ -272,6 +280,7 @@ class Engine:
             self._after_fork()
         self.db.close()
         self.offload.close()
+        self.waiting.close()
 
     # --- reading ------------------------------------------------------------------------------
 

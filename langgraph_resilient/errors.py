@@ -120,6 +120,55 @@ class DecryptionFailed(DataCorrupt):
     """The cipher has no key for a frame, or a plaintext row stands where a cipher is required."""
 
 
+# --- ledger ---------------------------------------------------------------------------------
+
+
+class LedgerError(ResilientError):
+    """The tool ledger cannot let a call go on.
+
+    Attributes:
+        key: the call's key in hexadecimal, for `saver.ledger.resolve` and the CLI.
+        tool: the tool's name.
+    """
+
+    def __init__(self, message: str, *, key: str = "", tool: str = ""):
+        super().__init__(message)
+        self.key = key
+        self.tool = tool
+
+
+class UnknownOutcome(LedgerError, RuntimeError):
+    """Nobody knows whether an external call took effect; it is not run again by guess."""
+
+
+class LostOwnership(LedgerError, RuntimeError):
+    """Another process took the thread over, or somebody resolved the call; nothing was written."""
+
+
+class ThreadBusy(LedgerError, TimeoutError):
+    """Another live process runs calls of the thread."""
+
+
+class BusinessKeyReused(LedgerError, ValueError):
+    """A business key came again with other arguments; the recorded result is not for them."""
+
+
+class PreconditionFailed(LedgerError, RuntimeError):
+    """What must hold before an external call runs again does not hold."""
+
+
+class NotDurable(LedgerError, TimeoutError):
+    """The checkpoint that asked for an external call was not stored in time; it did not start."""
+
+
+class CallNotFound(LedgerError, LookupError):
+    """The ledger has no call with this key."""
+
+
+class NoSaver(LedgerError, RuntimeError):
+    """A recorded tool ran in a graph without a `ResilientSaver`."""
+
+
 # --- demo -----------------------------------------------------------------------------------
 
 

@@ -54,6 +54,16 @@ class Options:
     renamed_types: Mapping[str, type] | None = None
     """Old name "module:Qual.Name" to the class that holds such objects now."""
 
+    lease: float = 30.0
+    """For how long a process that runs tool calls of a thread keeps it without a sign of life. Only
+    other machines look at it: on one machine a dead process is known to be dead at once."""
+    lease_wait: float = 60.0
+    """How long a tool call waits for another live process that runs the thread, before
+    `ThreadBusy`."""
+    barrier_wait: float = 30.0
+    """How long an external tool call waits for the checkpoint that asked for it to be stored,
+    before `NotDurable`."""
+
     cipher: Cipher | None = None
     """Encrypts every stored value (AES-GCM); plaintext rows are refused."""
     integrity_key: bytes | None = None
@@ -68,6 +78,9 @@ class Options:
             )
         if self.busy_timeout < 0:
             raise ConfigurationError(f"busy_timeout={self.busy_timeout!r} must not be negative")
+        for name in ("lease", "lease_wait", "barrier_wait"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name}={getattr(self, name)!r} must be positive")
         if self.integrity_key is not None and len(self.integrity_key) < 16:
             raise ConfigurationError(
                 f"integrity_key has {len(self.integrity_key)} bytes; give at least 16, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, IntEnum
 from typing import Any
 
 BLOB_BITS = 24
@@ -75,3 +76,130 @@ class Snapshot:
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
     writes: list[Write]
+
+
+# --- the tool ledger --------------------------------------------------------------------------
+
+
+class CallState(IntEnum):
+    """Where a tool call stands. Numbers are stored; those below 4 have not come to an end."""
+
+    STARTED = 1
+    UNKNOWN = 2
+    SUSPENDED = 3
+    FAILED = 4
+    SUCCEEDED = 5
+
+
+class Effect(str, Enum):
+    """What running a tool once more would do.
+
+    `PURE` changes nothing outside, `IDEMPOTENT` changes the same once however often it runs with
+    one idempotency key, `EXTERNAL` may do something twice.
+    """
+
+    PURE = "pure"
+    IDEMPOTENT = "idempotent"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A process, so that others can tell whether it still lives.
+
+    `started` is its start time in the host's own ticks; `host` includes the name space of process
+    numbers, because containers number their processes by themselves.
+    """
+
+    boot: str
+    host: str
+    pid: int
+    started: int
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host.split('/')[0]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallName:
+    """What a call is: everything that its key is made of.
+
+    Attributes:
+        thread_id: the thread it was asked for in.
+        parent: key of the call inside which it was asked for, or empty.
+        message_id: id of the AI message that asked; empty when there is none.
+        tool_call_id: the id that the model gave the call; empty when there is none.
+        tool: name of the tool or function.
+        arguments: digest of the canonical arguments.
+        path: what tells apart equal calls of one message, or where a call without a message
+            stands in its graph.
+        business: the user's own key; then none of the above but `tool` (and, unless it is global,
+            `thread_id`) counts.
+        everywhere: whether the business key holds for all threads.
+    """
+
+    thread_id: str
+    parent: bytes = b""
+    message_id: str = ""
+    tool_call_id: str = ""
+    tool: str
+    arguments: bytes
+    path: str = ""
+    business: str | None = None
+    everywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A line of a call's history: when (seconds since 1970), what happened, by whom and why."""
+
+    at: float
+    what: str
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """A call as stored. Values stay packed until somebody asks for them.
+
+    Attributes:
+        attempt: how often its body was begun.
+        epoch: the thread's epoch at the last beginning.
+        ended_at: seconds since 1970, or None while it runs.
+        flags: ``weak`` (no AI message to tell it by), ``degraded`` (the result could not be stored
+            whole), ``error`` (the result is an error message), ``parent`` (the result is a command
+            to the parent graph).
+        position: where among the calls of its message it stands.
+        values: packed values by name: ``arguments``, ``result``, ``error``, ``answers``,
+            ``artifacts``.
+    """
+
+    call: int = 0
+    key: bytes
+    name: CallName
+    state: CallState
+    version: int
+    attempt: int
+    epoch: int
+    owner: Owner
+    effect: Effect
+    started_at: float
+    ended_at: float | None = None
+    flags: frozenset[str] = frozenset()
+    position: int = 0
+    history: tuple[Event, ...] = ()
+    values: tuple[tuple[str, bytes], ...] = ()
+
+    def value(self, name: str) -> bytes | None:
+        """A packed value, or None."""
+        return dict(self.values).get(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Who runs the calls of a thread, since which change of owner, until when (ms since 1970)."""
+
+    epoch: int
+    expires: int
+    owner: Owner

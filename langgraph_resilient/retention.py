@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from langgraph_resilient import configs, legacy, listing
+from langgraph_resilient import calls, configs, legacy, listing
 from langgraph_resilient.codec import digest, envelope
 from langgraph_resilient.codec.frame import has_references, template_number
 from langgraph_resilient.codec.packed import pack, rebase, references_of
@@ -19,7 +20,13 @@ from langgraph_resilient.errors import ConfigurationError, DataCorrupt
 from langgraph_resilient.history import Walk
 from langgraph_resilient.listing import Reading
 from langgraph_resilient.recording import pack_writes, store_checkpoint, store_writes
-from langgraph_resilient.records import BLOB_BITS, CheckpointRow, NamespaceRow, ThreadRow
+from langgraph_resilient.records import (
+    BLOB_BITS,
+    CallRecord,
+    CheckpointRow,
+    NamespaceRow,
+    ThreadRow,
+)
 from langgraph_resilient.restoring import Restorer, open_blob, unpacked
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Session
@@ -61,6 +68,8 @@ def _delete(engine: Engine, session: Session, thread: ThreadRow) -> int:
     first, last = rows.blob_bounds(thread.number)
     _free_of_templates(engine, session, first, last)
     session.run("namespaces_delete", thread.number)
+    session.run("calls_delete", *calls.call_bounds(thread.number))
+    session.run("lease_delete", thread.number)
     session.run("templates_delete", first, last)
     shared = [row[0] for row in session.all("shares_of_thread", thread.number)]
     session.run("shares_delete", thread.number)
@@ -122,8 +131,11 @@ def copy_thread(engine: Engine, source: str, target: str) -> None:
                 )
             copied = _load(engine, session, thread)
             used = _used(engine, session, thread, copied)
+            made = _calls(engine, session, thread)
+            used |= _used_by_calls(engine, session, thread, made)
         draft.share(used)
         _Copy(draft, thread).store(copied)
+        _Copy(draft, thread).store_calls(made, target)
 
     engine.change(target, build)
 
@@ -161,6 +173,26 @@ def _used(
     return found | _inside(engine, session, found, thread.thread_id)
 
 
+def _calls(engine: Engine, session: Session, thread: ThreadRow) -> list[CallRecord]:
+    """The tool calls of a thread; those with a key for all threads stay with the thread."""
+    restorer = Restorer(engine, session, thread.thread_id, thread.number, None)
+    found = []
+    for row in session.all("calls_of", *calls.call_bounds(thread.number)):
+        frame = calls.opened_frame(engine.sealer, row, thread.thread_id)
+        record = calls.call_from(restorer.content(frame), row, thread.thread_id)
+        if not record.name.everywhere:
+            found.append(record)
+    return found
+
+
+def _used_by_calls(
+    engine: Engine, session: Session, thread: ThreadRow, made: Sequence[CallRecord]
+) -> set[int]:
+    base = thread.number << BLOB_BITS
+    found = {b for r in made for _, value in r.values for b in references_of(value, base)}
+    return found | _inside(engine, session, found, thread.thread_id)
+
+
 class _Copy:
     """Stores packed checkpoints and writes of one thread as those of another."""
 
@@ -182,6 +214,17 @@ class _Copy:
                 store_writes(
                     self._draft, namespace, row.checkpoint, row.task, pack_writes(path, entries), {}
                 )
+
+    def store_calls(self, made: Sequence[CallRecord], target: str) -> None:
+        """Tool calls: the copy must not run again what its source has run."""
+        keys: dict[bytes, bytes] = {}
+        for ordinal, record in enumerate(made, 1):
+            parent = keys.get(record.name.parent, record.name.parent)
+            name = replace(record.name, thread_id=target, parent=parent)
+            keys[record.key] = calls.key_of(name)
+            values = tuple((item, self._value(value)) for item, value in record.values)
+            copied = replace(record, key=keys[record.key], name=name, values=values)
+            calls.store_call(self._draft, copied, ordinal)
 
     def _moved(self, tree: list[Any]) -> list[Any]:
         if tree[0] & envelope.WALKED:
@@ -432,6 +475,8 @@ def _reachable(engine: Engine, session: Session, thread: ThreadRow, restorer: Re
         for written in session.all("writes_all", row[0]):
             opened_writes = rows.opened_writes(engine.sealer, written, row[0], thread.thread_id)
             found.update(named_by_writes(restorer.content(opened_writes.frame), base))
+    for frame in calls.frames_of(session, engine.sealer, thread.number, thread.thread_id):
+        found.update(named_by_writes(restorer.content(frame), base))
     return found | _inside(engine, session, found, thread.thread_id)
 
 

@@ -39,7 +39,9 @@ from typing_extensions import Self
 
 from langgraph_resilient import configs, history, listing, recording, retention
 from langgraph_resilient.engine import Engine
-from langgraph_resilient.errors import ConfigurationError
+from langgraph_resilient.errors import ConfigurationError, UnknownOutcome
+from langgraph_resilient.ledger import Book, Ledger
+from langgraph_resilient.ledger import Reading as LedgerReading
 from langgraph_resilient.options import Options
 from langgraph_resilient.records import Snapshot
 from langgraph_resilient.serde import ResilientSerde
@@ -88,6 +90,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
 
     def _start(self, engine: Engine, serde: SerializerProtocol | None) -> None:
         self._engine = engine
+        self._ledger: tuple[ResilientSaver, Ledger] | None = None
         native = ResilientSerde(engine.policy)
         super().__init__(serde=native if serde is None else serde)
 
@@ -221,6 +224,20 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             return f"{number:032}.{random.random():016}"
         return current + 1
 
+    # --- ledger -------------------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> Ledger:
+        """The tool calls of this database: what was called, what is unknown, and decisions."""
+        found = self._ledger
+        if found is None or found[0] is not self:  # a copy of a saver has its own serializer
+            found = self._ledger = (self, Ledger(Book(self._engine, self._ledger_reading)))
+        return found[1]
+
+    def _ledger_reading(self) -> LedgerReading:
+        reader = self._reader()
+        return LedgerReading(reader.serde, reader.policy)
+
     # --- reading ------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -349,9 +366,29 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
 
     # --- retention ----------------------------------------------------------------------------
 
-    def delete_thread(self, thread_id: str) -> None:
-        """Delete all of a thread: checkpoints, writes, contents that no other thread uses."""
+    def delete_thread(self, thread_id: str, *, force: bool = False) -> None:
+        """Delete all of a thread: checkpoints, writes, tool calls, contents that no other uses.
+
+        Args:
+            thread_id: the thread.
+            force: also when the outcome of one of its tool calls is unknown.
+
+        Raises:
+            UnknownOutcome: it is, and deleting would lose the only trace of that call.
+        """
+        self._check_known([str(thread_id)], force)
         retention.delete_thread(self._engine, str(thread_id))
+
+    def _check_known(self, thread_ids: Sequence[str], force: bool) -> None:
+        for entry in () if force else self.ledger.unknown():
+            if entry.thread_id in thread_ids:
+                raise UnknownOutcome(
+                    f"thread {entry.thread_id!r} is not deleted: nobody knows whether its call to "
+                    f"{entry.tool!r} took effect. Decide with `langgraph-resilient ledger resolve "
+                    f"{entry.key}`, or delete with force=True",
+                    key=entry.key,
+                    tool=entry.tool,
+                )
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints (with their writes) whose metadata carry one of the run ids.
@@ -368,7 +405,13 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         """
         retention.copy_thread(self._engine, str(source_thread_id), str(target_thread_id))
 
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+    def prune(
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        force: bool = False,
+    ) -> None:
         """Keep only the newest checkpoint of each namespace, or nothing.
 
         Safe for delta channels: what the kept checkpoint is rebuilt from is kept with it.
@@ -376,7 +419,13 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         Args:
             thread_ids: the threads.
             strategy: ``"keep_latest"`` or ``"delete"``.
+            force: with ``"delete"``, see `delete_thread`.
+
+        Raises:
+            UnknownOutcome: see `delete_thread`.
         """
+        if strategy == "delete":
+            self._check_known([str(item) for item in thread_ids], force)
         retention.prune(self._engine, self._reader(), [str(item) for item in thread_ids], strategy)
 
     # --- coroutines: one hop each ---------------------------------------------------------------
@@ -424,9 +473,9 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         """`put_writes`, for coroutines."""
         await self._hop(partial(self.put_writes, config, writes, task_id, task_path))
 
-    async def adelete_thread(self, thread_id: str) -> None:
+    async def adelete_thread(self, thread_id: str, *, force: bool = False) -> None:
         """`delete_thread`, for coroutines."""
-        await self._hop(partial(self.delete_thread, thread_id))
+        await self._hop(partial(self.delete_thread, thread_id, force=force))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """`delete_for_runs`, for coroutines."""
@@ -436,9 +485,15 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         """`copy_thread`, for coroutines."""
         await self._hop(partial(self.copy_thread, source_thread_id, target_thread_id))
 
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+    async def aprune(
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        force: bool = False,
+    ) -> None:
         """`prune`, for coroutines."""
-        await self._hop(partial(self.prune, thread_ids, strategy=strategy))
+        await self._hop(partial(self.prune, thread_ids, strategy=strategy, force=force))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

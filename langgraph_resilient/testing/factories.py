@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from langgraph_resilient.integrations.repair import repair_messages
+from langgraph_resilient.integrations.toolnode import recorded_tools
 from langgraph_resilient.saver import ResilientSaver
+
+
+def _tools(saver: ResilientSaver, tools: Sequence[Any]) -> list[Any]:
+    return list(recorded_tools(tools, saver=saver))
+
+
+def _heal(saver: ResilientSaver, messages: Sequence[Any]) -> list[Any]:
+    return repair_messages(messages, saver)
 
 
 class _Factory:
     """Called with a path, gives a context manager for a saver on that file.
 
     Attributes:
-        hooks: what a richer test suite may plug in, by name.
+        hooks: what a richer test suite may plug in, by name: ``tools(saver, tools)`` records
+            tools, ``heal(saver, messages)`` mends a history before a model sees it.
     """
 
     def __init__(self) -> None:
-        self.hooks: dict[str, Any] = {}
+        self.hooks: dict[str, Any] = {"tools": _tools, "heal": _heal}
 
     def __call__(self, path: str) -> Any:
         return ResilientSaver.from_conn_string(path)

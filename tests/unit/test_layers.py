@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2] / PACKAGE
 LAYERS = [
     {"records", "options", "errors"},
     {"codec", "store", "_aio", "anchor"},
-    {"engine", "draft", "recording", "restoring"},
+    {"engine", "draft", "recording", "restoring", "calls"},
     {"maintenance", "legacy", "configs", "history", "listing", "retention", "serde"},
     {"saver", "ledger", "journal", "stream", "policy", "guard"},
     {"cli", "demo", "integrations", "testing", "__main__"},

@@ -1,0 +1,221 @@
+"""Tool calls to rows and back: the key recipe, the packed layout, the seals.
+
+Knows no tools and no decisions, so that collectors, copiers and checkers can use it. A call's
+frame has the shape of a task's writes (`recording.pack_writes`): what it names is found alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from langgraph_resilient.codec.packed import pack
+from langgraph_resilient.codec.seal import Sealer
+from langgraph_resilient.draft import Draft
+from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt
+from langgraph_resilient.records import (
+    BLOB_BITS,
+    ORDINALS,
+    CallName,
+    CallRecord,
+    CallState,
+    Effect,
+    Event,
+    Lease,
+    Owner,
+)
+from langgraph_resilient.restoring import unpacked
+from langgraph_resilient.store import rows
+from langgraph_resilient.store.failures import Conflict
+from langgraph_resilient.store.sqlite import Row, Session
+
+KEY_BYTES = 16
+_VERSION = b"1"
+
+
+def key_of(name: CallName) -> bytes:
+    """The call hash: BLAKE2b-128 over everything that a call is, and nothing that a crash changes.
+
+    No checkpoint, task or step id goes in: LangGraph changes them when it resumes.
+    """
+    parts: tuple[str | bytes, ...]
+    if name.business is not None:
+        parts = ("" if name.everywhere else name.thread_id, name.tool, name.business)
+    else:
+        parts = (
+            name.thread_id,
+            name.parent,
+            name.message_id,
+            name.tool_call_id,
+            name.tool,
+            name.arguments,
+            name.path,
+        )
+    hashed = hashlib.blake2b(_VERSION, digest_size=KEY_BYTES, person=b"lgr-call")
+    for part in parts:
+        data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        hashed.update(len(data).to_bytes(8, "big") + data)
+    return hashed.digest()
+
+
+# --- packed layout ----------------------------------------------------------------------------
+
+
+def packed_call(record: CallRecord) -> bytes:
+    """A call's record as bytes; its key, state and version stand in columns beside it."""
+    name, owner = record.name, record.owner
+    fields = [
+        [name.parent, name.message_id, name.tool_call_id, name.tool, name.arguments, name.path],
+        [name.business, name.everywhere],
+        [record.attempt, record.epoch, record.position, record.effect.value],
+        [owner.boot, owner.host, owner.pid, owner.started],
+        [record.started_at, record.ended_at, sorted(record.flags)],
+    ]
+    history = [[event.at, event.what, event.by, event.reason] for event in record.history]
+    names = [item for item, _ in record.values]
+    return pack([fields, history, names, [value for _, value in record.values]])
+
+
+def call_from(raw: bytes, row: Row, thread_id: str) -> CallRecord:
+    """The record again.
+
+    Raises:
+        DataCorrupt: the bytes are no call.
+    """
+    try:
+        fields, history, names, values = unpacked(raw)
+        (parent, message, call, tool, arguments, path), (business, everywhere) = fields[:2]
+        (attempt, epoch, position, effect), owner = fields[2:4]
+        started_at, ended_at, flags = fields[4]
+        name = CallName(
+            thread_id=thread_id,
+            parent=parent,
+            message_id=message,
+            tool_call_id=call,
+            tool=tool,
+            arguments=arguments,
+            path=path,
+            business=business,
+            everywhere=everywhere,
+        )
+        return CallRecord(
+            call=row[0],
+            key=row[1],
+            name=name,
+            state=CallState(row[2]),
+            version=row[3],
+            attempt=attempt,
+            epoch=epoch,
+            owner=_owner(owner),
+            effect=Effect(effect),
+            started_at=started_at,
+            ended_at=ended_at,
+            flags=frozenset(flags),
+            position=position,
+            history=tuple(Event(at=a, what=w, by=b, reason=r) for a, w, b, r in history),
+            values=tuple(zip(names, values, strict=True)),
+        )
+    except (ValueError, TypeError) as problem:
+        raise DataCorrupt(f"it is no call: {problem}") from None
+
+
+def _owner(packed: list[Any]) -> Owner:
+    boot, host, pid, started = packed
+    return Owner(boot=boot, host=host, pid=pid, started=started)
+
+
+# --- sealed rows ------------------------------------------------------------------------------
+
+
+def call_place(thread: int, key: bytes, state: int, version: int) -> bytes:
+    """Where the seal of a call's row belongs."""
+    return b"L" + b"".join(map(rows.number_bytes, (thread, state, version))) + key
+
+
+def call_bounds(thread: int) -> tuple[int, int]:
+    """The lowest and the highest number that a thread's calls can have."""
+    return thread << BLOB_BITS, (thread << BLOB_BITS) + ORDINALS - 1
+
+
+def opened_frame(sealer: Sealer, row: Row, thread_id: str) -> bytes:
+    """The frame of a call's row.
+
+    Raises:
+        CheckpointCorrupt: its seal does not fit (or what its seal says).
+    """
+    try:
+        return sealer.open(call_place(row[0] >> BLOB_BITS, row[1], row[2], row[3]), row[4])
+    except (DataCorrupt, TypeError, AttributeError, OverflowError) as error:
+        shown = row[1].hex() if isinstance(row[1], bytes) else repr(row[1])
+        kind = type(error) if isinstance(error, DataCorrupt) else CheckpointCorrupt
+        if kind is DataCorrupt:
+            kind = CheckpointCorrupt
+        raise kind(
+            f"thread {thread_id!r}, tool call {shown}: its record is damaged: {error}; "
+            "run `langgraph-resilient verify` for all findings",
+            thread_id=thread_id,
+        ) from None
+
+
+def sealed_call(draft: Draft, record: CallRecord) -> bytes:
+    """The bytes of a call's last column."""
+    place = call_place(draft.state.number, record.key, record.state, record.version)
+    return draft.engine.sealer.seal(place, draft.frame(packed_call(record), "l"))
+
+
+def store_call(draft: Draft, record: CallRecord, ordinal: int) -> None:
+    """Put a whole record into a draft, behind the thread's `ordinal` - 1 first calls."""
+    stored, number = sealed_call(draft, record), draft.base + ordinal
+
+    def step(session: Session) -> None:
+        same_epoch(session, draft)
+        session.insert("call_insert", number, record.key, record.state, record.version, stored)
+
+    draft.then(step)
+
+
+def same_epoch(session: Session, draft: Draft) -> None:
+    """References are true only while nobody has deleted contents (see `Draft.epoch`).
+
+    Raises:
+        Conflict: somebody has.
+    """
+    clock = session.one("clock")
+    if clock is None or clock[0] != draft.epoch:
+        raise Conflict("blobs may have been deleted")
+
+
+def frames_of(session: Session, sealer: Sealer, thread: int, thread_id: str) -> Iterator[bytes]:
+    """The frames of all calls of a thread."""
+    for row in session.all("calls_of", *call_bounds(thread)):
+        yield opened_frame(sealer, row, thread_id)
+
+
+def lease_place(thread: int, epoch: int, expires: int) -> bytes:
+    """Where the seal of a lease belongs."""
+    return b"E" + b"".join(map(rows.number_bytes, (thread, epoch, expires)))
+
+
+def sealed_lease(sealer: Sealer, thread: int, lease: Lease) -> bytes:
+    """The bytes of a lease's last column."""
+    owner = lease.owner
+    frame = pack([owner.boot, owner.host, owner.pid, owner.started])
+    return sealer.seal(lease_place(thread, lease.epoch, lease.expires), frame)
+
+
+def read_lease(session: Session, sealer: Sealer, thread: int) -> Lease | None:
+    """Who runs the calls of a thread.
+
+    Raises:
+        DataCorrupt: the row is damaged.
+    """
+    row = session.one("lease", thread)
+    if row is None:
+        return None
+    epoch, expires, stored = row
+    try:
+        owner = _owner(unpacked(sealer.open(lease_place(thread, epoch, expires), stored)))
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise DataCorrupt(f"the lease of thread number {thread} is damaged: {error}") from None
+    return Lease(epoch=epoch, expires=expires, owner=owner)

@@ -1,0 +1,1 @@
+"""Where the product plugs into LangChain and LangGraph."""

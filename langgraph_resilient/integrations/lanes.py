@@ -1,0 +1,120 @@
+"""Questions to humans, each with an id of its own: the right call gets the right answer.
+
+LangGraph tells the interrupts of one task apart by their order. The calls of a plain `ToolNode`
+run side by side in one task, so their order is chance. Here each call is a lane of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import xxhash
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphInterrupt
+from langgraph.types import Interrupt
+
+from langgraph_resilient.integrations.runtime import RESUME_MAP, SCRATCHPAD, SEND, Place
+
+_RESUME = "__resume__"
+
+
+class Lane:
+    """One call's questions.
+
+    Args:
+        place: where the call runs.
+        key: the call's key in hexadecimal.
+        my_turn: whether no earlier call of the same task waits for an answer, so that an answer
+            that names no question is for this one.
+    """
+
+    def __init__(self, place: Place, key: str, my_turn: Callable[[], bool]):
+        self._place = place
+        self._key = key
+        self._my_turn = my_turn
+
+    def ask(self, question: dict[str, Any]) -> Any:
+        """The human's answer to the ledger's own question.
+
+        Raises:
+            GraphInterrupt: it was not answered yet.
+        """
+        id = self._id(f"unknown {question['attempt']}")
+        if "problem" not in question:
+            answers = self._place.configurable.get(RESUME_MAP) or {}
+            if id in answers:
+                return answers[id]
+        answer = self._unnamed(True)
+        if answer is not None:
+            return answer
+        raise GraphInterrupt((Interrupt(value=question, id=id),))
+
+    def config(self, answers: list[Any]) -> RunnableConfig:
+        """A config in which ``interrupt()`` asks and answers for this call alone.
+
+        Args:
+            answers: what was answered in earlier runs; new answers are appended.
+        """
+        place, scratchpad = self._place, self._place.scratchpad
+        if scratchpad is None:
+            return place.config
+        named = place.configurable.get(RESUME_MAP) or {}
+
+        def next_answer(consume: bool = False) -> Any:
+            id = self._id(len(answers))
+            return named[id] if id in named else self._unnamed(consume)
+
+        lane = replace(
+            scratchpad,
+            interrupt_counter=itertools.count().__next__,
+            get_null_resume=next_answer,
+            resume=answers,
+        )
+        send = place.configurable.get(SEND)
+
+        def without_answers(writes: Any) -> None:
+            kept = [write for write in writes if write[0] != _RESUME]
+            if kept and send is not None:
+                send(kept)
+
+        configurable = {**place.configurable, SCRATCHPAD: lane, SEND: without_answers}
+        return {**place.config, "configurable": configurable}
+
+    def renamed(self, error: GraphInterrupt, answered: int) -> GraphInterrupt:
+        """The same interrupt with this call's id instead of the task's."""
+        theirs = _task_id(self._place.checkpoint_ns, answered)
+        interrupts = error.args[0] if error.args else ()
+        return GraphInterrupt(
+            tuple(
+                replace_id(one, self._id(answered)) if one.id == theirs else one
+                for one in interrupts
+            )
+        )
+
+    def _unnamed(self, consume: bool) -> Any:
+        scratchpad = self._place.scratchpad
+        if scratchpad is None or scratchpad.get_null_resume(False) is None:
+            return None
+        return scratchpad.get_null_resume(consume) if self._my_turn() else None
+
+    def _id(self, what: int | str) -> str:
+        text = f"{self._place.checkpoint_ns}|resilient {self._key} {what}"
+        return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+def replace_id(interrupt: Interrupt, id: str) -> Interrupt:
+    """An interrupt with another id."""
+    made = Interrupt(value=interrupt.value, id=id)
+    schema = getattr(interrupt, "response_schema", None)
+    if schema is not None:
+        made.response_schema = schema
+    return made
+
+
+def _task_id(checkpoint_ns: str, answered: int) -> str:
+    """The id that LangGraph gives a task's next interrupt."""
+    text = f"{checkpoint_ns}|{answered}" if answered else checkpoint_ns
+    return xxhash.xxh3_128_hexdigest(text.encode())

@@ -1,0 +1,80 @@
+-- name: call_by_key
+-- A call by its key.
+SELECT call, key, state, version, frame
+FROM resilient_calls
+WHERE key = ?
+
+-- name: calls_of
+-- The calls of a thread in the order of their beginning.
+SELECT call, key, state, version, frame
+FROM resilient_calls
+WHERE call BETWEEN ? AND ?
+ORDER BY call
+
+-- name: calls_open
+-- The calls of a thread that have not come to an end.
+SELECT call, key, state, version, frame
+FROM resilient_calls
+WHERE state < 4
+    AND call BETWEEN ? AND ?
+ORDER BY call
+
+-- name: calls_open_all
+-- The calls of all threads that have not come to an end.
+SELECT call, key, state, version, frame
+FROM resilient_calls
+WHERE state < 4
+ORDER BY call
+
+-- name: call_last
+-- The last call of a thread.
+SELECT max(call)
+FROM resilient_calls
+WHERE call BETWEEN ? AND ?
+
+-- name: call_insert
+-- A call begins for the first time.
+INSERT INTO resilient_calls (call, key, state, version, frame)
+VALUES (?, ?, ?, ?, ?)
+
+-- name: call_update
+-- A call changes its state; nothing is changed when somebody else was faster.
+UPDATE resilient_calls
+SET state = ?, version = ?, frame = ?
+WHERE key = ?
+    AND version = ?
+
+-- name: calls_delete
+-- Remove the calls of a thread.
+DELETE FROM resilient_calls
+WHERE call BETWEEN ? AND ?
+
+-- name: lease
+-- Who runs the calls of a thread.
+SELECT epoch, expires, frame
+FROM resilient_leases
+WHERE thread = ?
+
+-- name: lease_insert
+-- A thread gets its first owner.
+INSERT INTO resilient_leases (thread, epoch, expires, frame)
+VALUES (?, ?, ?, ?)
+
+-- name: lease_take
+-- A thread changes its owner, or the owner stays for longer.
+UPDATE resilient_leases
+SET epoch = ?, expires = ?, frame = ?
+WHERE thread = ?
+    AND epoch = ?
+
+-- name: lease_held
+-- Whether a thread's owner is still the one of an epoch.
+SELECT 1
+FROM resilient_leases
+WHERE thread = ?
+    AND epoch = ?
+
+-- name: lease_delete
+-- Remove a thread's lease.
+DELETE FROM resilient_leases
+WHERE thread = ?
