@@ -7,16 +7,14 @@ frame has the shape of a task's writes (`recording.pack_writes`): what it names 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.codec.seal import Sealer
 from langgraph_resilient.draft import Draft
-from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt
+from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt, StorageError
 from langgraph_resilient.records import (
-    BLOB_BITS,
-    ORDINALS,
     CallName,
     CallRecord,
     CallState,
@@ -31,6 +29,8 @@ from langgraph_resilient.store.failures import Conflict
 from langgraph_resilient.store.sqlite import Row, Session
 
 KEY_BYTES = 16
+CALL_BITS = 32
+_PROBES = 8
 _VERSION = b"1"
 
 
@@ -41,7 +41,9 @@ def key_of(name: CallName) -> bytes:
     """
     parts: tuple[str | bytes, ...]
     if name.business is not None:
-        parts = ("" if name.everywhere else name.thread_id, name.tool, name.business)
+        parts = (name.tool, name.business)
+        if not name.everywhere:  # one part more, and not an empty one: a thread may have no name
+            parts = (name.thread_id, *parts)
     else:
         parts = (
             name.thread_id,
@@ -68,9 +70,9 @@ def packed_call(record: CallRecord) -> bytes:
     fields = [
         [name.parent, name.message_id, name.tool_call_id, name.tool, name.arguments, name.path],
         [name.business, name.everywhere],
-        [record.attempt, record.epoch, record.position, record.effect.value],
+        [record.attempt, record.epoch, record.position, record.effect.value, record.home],
         [owner.boot, owner.host, owner.pid, owner.started],
-        [record.started_at, record.ended_at, sorted(record.flags)],
+        [record.first_at, record.started_at, record.ended_at, sorted(record.flags)],
     ]
     history = [[event.at, event.what, event.by, event.reason] for event in record.history]
     names = [item for item, _ in record.values]
@@ -86,8 +88,8 @@ def call_from(raw: bytes, row: Row, thread_id: str) -> CallRecord:
     try:
         fields, history, names, values = unpacked(raw)
         (parent, message, call, tool, arguments, path), (business, everywhere) = fields[:2]
-        (attempt, epoch, position, effect), owner = fields[2:4]
-        started_at, ended_at, flags = fields[4]
+        (attempt, epoch, position, effect, home), owner = fields[2:4]
+        first_at, started_at, ended_at, flags = fields[4]
         name = CallName(
             thread_id=thread_id,
             parent=parent,
@@ -101,6 +103,7 @@ def call_from(raw: bytes, row: Row, thread_id: str) -> CallRecord:
         )
         return CallRecord(
             call=row[0],
+            home=home,
             key=row[1],
             name=name,
             state=CallState(row[2]),
@@ -109,6 +112,7 @@ def call_from(raw: bytes, row: Row, thread_id: str) -> CallRecord:
             epoch=epoch,
             owner=_owner(owner),
             effect=Effect(effect),
+            first_at=first_at,
             started_at=started_at,
             ended_at=ended_at,
             flags=frozenset(flags),
@@ -135,7 +139,31 @@ def call_place(thread: int, key: bytes, state: int, version: int) -> bytes:
 
 def call_bounds(thread: int) -> tuple[int, int]:
     """The lowest and the highest number that a thread's calls can have."""
-    return thread << BLOB_BITS, (thread << BLOB_BITS) + ORDINALS - 1
+    return thread << CALL_BITS, (thread + 1 << CALL_BITS) - 1
+
+
+def thread_of(call: int) -> int:
+    """The thread in a call's number; 0 where a business key holds for all."""
+    return call >> CALL_BITS
+
+
+def slots(thread: int, key: bytes) -> tuple[int, int]:
+    """The lowest and the highest number that a call with this key can have."""
+    first = (thread << CALL_BITS) + (int.from_bytes(key[:4], "big") & ~(_PROBES - 1))
+    return first, first + _PROBES - 1
+
+
+def free_slot(taken: Iterable[Row], first: int, last: int) -> int:
+    """The number for a new call, given the rows that its slots hold already.
+
+    Raises:
+        StorageError: all are taken, which chance does not do.
+    """
+    used = {row[0] for row in taken}
+    for number in range(first, last + 1):
+        if number not in used:
+            return number
+    raise StorageError(f"all places for a tool call at {first} are taken")
 
 
 def opened_frame(sealer: Sealer, row: Row, thread_id: str) -> bytes:
@@ -145,7 +173,7 @@ def opened_frame(sealer: Sealer, row: Row, thread_id: str) -> bytes:
         CheckpointCorrupt: its seal does not fit (or what its seal says).
     """
     try:
-        return sealer.open(call_place(row[0] >> BLOB_BITS, row[1], row[2], row[3]), row[4])
+        return sealer.open(call_place(thread_of(row[0]), row[1], row[2], row[3]), row[4])
     except (DataCorrupt, TypeError, AttributeError, OverflowError) as error:
         shown = row[1].hex() if isinstance(row[1], bytes) else repr(row[1])
         kind = type(error) if isinstance(error, DataCorrupt) else CheckpointCorrupt
@@ -164,12 +192,14 @@ def sealed_call(draft: Draft, record: CallRecord) -> bytes:
     return draft.engine.sealer.seal(place, draft.frame(packed_call(record), "l"))
 
 
-def store_call(draft: Draft, record: CallRecord, ordinal: int) -> None:
-    """Put a whole record into a draft, behind the thread's `ordinal` - 1 first calls."""
-    stored, number = sealed_call(draft, record), draft.base + ordinal
+def store_call(draft: Draft, record: CallRecord) -> None:
+    """Put a whole record that is new to its thread into a draft."""
+    stored = sealed_call(draft, record)
+    bounds = slots(draft.state.number, record.key)
 
     def step(session: Session) -> None:
         same_epoch(session, draft)
+        number = free_slot(session.all("calls_in", *bounds), *bounds)
         session.insert("call_insert", number, record.key, record.state, record.version, stored)
 
     draft.then(step)
@@ -188,7 +218,7 @@ def same_epoch(session: Session, draft: Draft) -> None:
 
 def frames_of(session: Session, sealer: Sealer, thread: int, thread_id: str) -> Iterator[bytes]:
     """The frames of all calls of a thread."""
-    for row in session.all("calls_of", *call_bounds(thread)):
+    for row in session.all("calls_in", *call_bounds(thread)):
         yield opened_frame(sealer, row, thread_id)
 
 

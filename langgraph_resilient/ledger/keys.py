@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import deque
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -14,6 +15,7 @@ from langgraph_resilient.serde import ResilientSerde
 
 _SCALARS = (str, int, float, bool, bytes, type(None))
 _BASES: tuple[Any, ...] = (str, int, float, bytes)
+_SEQUENCES = (list, tuple, deque)
 _serde = ResilientSerde()
 
 
@@ -22,8 +24,25 @@ def digest_of(arguments: Any) -> bytes:
 
     Mappings are sorted by key, tuples count as lists, models and dataclasses as their class and
     fields; ``2`` and ``2.0`` differ, as do ``1`` and ``True``.
+
+    Raises:
+        ValueRefused: they hold themselves, or nest without end.
     """
-    return hashlib.blake2b(pack(_canonical(arguments)), digest_size=16).digest()
+    try:
+        tree = _canonical(arguments)
+    except RecursionError:
+        raise _endless() from None
+    try:
+        packed = pack(tree)
+    except ValueError:  # MessagePack's own limit
+        raise _endless() from None
+    return hashlib.blake2b(packed, digest_size=16).digest()
+
+
+def _endless() -> ValueRefused:
+    return ValueRefused(
+        "the arguments of a call hold themselves or nest too deep, so it cannot be told from others"
+    )
 
 
 def _canonical(value: Any) -> Any:
@@ -33,7 +52,8 @@ def _canonical(value: Any) -> Any:
     if kind in _SCALARS:
         return value
     if kind is list or kind is tuple:
-        return [_canonical(item) for item in value]
+        # Tagged like everything below, or a list could spell what stands for a mapping.
+        return ["list", *map(_canonical, value)]
     if isinstance(value, Mapping):
         pairs = [[_canonical(key), _canonical(item)] for key, item in value.items()]
         return ["map", sorted(pairs, key=lambda pair: pack(pair[0]))]
@@ -44,10 +64,14 @@ def _canonical(value: Any) -> Any:
     for base in _BASES:  # subclasses
         if isinstance(value, base):
             return _canonical(base.__new__(base, value))
+    if isinstance(value, _SEQUENCES):
+        return [kind.__qualname__, *map(_canonical, value)]
     return _object(value)
 
 
 def _object(value: Any) -> Any:
+    if isinstance(value, type):
+        return ["class", value.__module__, value.__qualname__]
     name = type(value).__qualname__
     if hasattr(value, "model_dump"):
         return [name, _canonical(value.model_dump())]
