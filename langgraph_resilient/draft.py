@@ -118,13 +118,14 @@ class ThreadState:
         self.in_flight = 0
         self.generation = 0
         self.memo = Memo()
-        self._loaded = -1
+        self.learned = -1
+        """The generation in which the thread was last looked at."""
         self._primed: tuple[int, dict[tuple[int, str], ListMemo]] | None = None
 
     @property
     def loaded(self) -> bool:
         """Whether what is known can still be believed."""
-        return self._loaded == self.generation
+        return self.learned == self.generation
 
     def invalidate(self) -> None:
         """Something of the thread failed, or blobs may have been deleted."""
@@ -169,7 +170,7 @@ class ThreadState:
             self.next_template = number - first + 1
             self.templates[kind] = engine.template(session, number)
             self.made[kind] = self.made.get(kind, 0) + 1
-        self._loaded = generation
+        self.learned = generation
 
 
 class Draft:
@@ -180,7 +181,8 @@ class Draft:
         self.state = state
         self.base = state.base
         self.commits = 0
-        self._generation = state.generation
+        # What was read, not what is so by now: when something failed meanwhile, this fails, too.
+        self._generation = state.learned
         self._epoch = engine.epoch
         self._addresses = engine.addresses
         self._new: dict[bytes, int] = {}
@@ -397,7 +399,10 @@ class Draft:
             self.engine.cache.discard(blob)
         for number, _, _ in self._templates:
             self.engine.templates.discard(number)
-        self.state.invalidate()
+        # One that failed because an earlier one did must not make those fail that were begun since:
+        # two writers could go on like that for ever.
+        if self._generation == self.state.generation:
+            self.state.invalidate()
 
     def publish(self) -> None:
         """The draft is durable: other threads may share its contents."""

@@ -42,6 +42,9 @@ from langgraph_resilient.store.sqlite import Session, SqliteDatabase, Target
 T = TypeVar("T")
 
 _STATES = 32
+_STATES_AT_LEAST = 16
+_REMEMBERED = 1024
+"""Threads that are remembered, whatever they hold, and messages that all remember together."""
 _WAITING = 8
 """Threads for the ledger's work of coroutines."""
 _ATTEMPTS = 200
@@ -305,16 +308,25 @@ class Engine:
             state = self._states.get(thread_id)
             if state is None:
                 state = self._states[thread_id] = ThreadState(thread_id)
-                if len(self._states) > _STATES:
-                    for key, other in list(self._states.items()):
-                        if len(self._states) <= _STATES:
-                            break
-                        if not other.in_flight and other is not state:
-                            del self._states[key]
+                self._forget_idle(state)
             else:
                 self._states.move_to_end(thread_id)
             state.in_flight += 1
             return state
+
+    def _forget_idle(self, newest: ThreadState) -> None:
+        """Bound what threads that were not used for longest hold in memory."""
+        left = len(self._states)
+        if left <= _STATES_AT_LEAST:
+            return
+        held = sum(len(state.memo) for state in self._states.values())
+        for key, state in list(self._states.items()):
+            if left <= _STATES_AT_LEAST or (left <= _STATES and held <= _REMEMBERED):
+                return
+            if not state.in_flight and state is not newest:
+                del self._states[key]
+                left -= 1
+                held -= len(state.memo)
 
     def release(self, state: ThreadState) -> None:
         """A borrower of `state` is done with it."""

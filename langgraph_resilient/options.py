@@ -40,7 +40,7 @@ class Options:
     """Strings and bytes at least this long are stored once, by content, outside messages."""
     message_leaf_bytes: int = 8192
     """The same inside messages (a picture sent twice is stored once)."""
-    cache_bytes: int = 8 << 20
+    cache_bytes: int = 4 << 20
     """Decoded values kept in memory so that they are not read or decoded twice."""
     max_value_bytes: int = 1 << 30
     """Largest decompressed size of one stored value; more is refused as damage."""

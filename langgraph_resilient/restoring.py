@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _GAP = 4
 """Blobs this near to each other are read in one range."""
 _TRUSTED = "langchain_core.messages."
-_ENTRY_BYTES = 1024
+_ENTRY_BYTES = 3072
 """Roughly what a cached value takes besides its content: a prototype, a dictionary, a key."""
 _MANY = 128
 """Values from which on the garbage collector is paused."""
@@ -69,24 +69,27 @@ class Kept:
 
     def message(self, unpack: Callable[[bytes], Any]) -> Any:
         """A message of the caller's own."""
+        raw = self.raw  # before the look at the prototype: another thread may be making it
         if self.prototype is not None:
             return types.clone_message(self.prototype)
         if self._asked and self._snapshot is None:
             self.snapshot(unpack)
             return self.message(unpack)
         self._asked = True
-        return unpack(self.raw)  # decoded once for one reader: no copy is needed
+        return unpack(raw)  # decoded once for one reader: no copy is needed
 
     def snapshot(self, unpack: Callable[[bytes], Any]) -> Any:
         """The frozen copy; makes the prototype, too."""
+        raw = self.raw
         if self._snapshot is None:
-            message = unpack(self.raw)
+            message = unpack(raw)
             # What a policy decides about must not be shared by savers with other policies.
             if type(message).__module__.startswith(_TRUSTED) and is_plain(message.__dict__):
                 prototype = types.message_prototype(message)
                 _share_empties(prototype.fields)
                 self._snapshot = prototype.fields if prototype.plain else NEVER
                 self.prototype = prototype
+                self.raw = b""  # nobody asks for it any more
             else:
                 self._snapshot = NEVER
         return self._snapshot

@@ -14,7 +14,7 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from langchain_core.messages import BaseMessage
@@ -24,6 +24,7 @@ from langgraph_resilient.codec.registry import reduce, restore
 from langgraph_resilient.codec.types_models import set_dict, set_extra, set_fields_set, set_private
 
 Thaw = Callable[[], Any]
+V = TypeVar("V")
 
 _IMMUTABLE: frozenset[type] = frozenset(
     {type(None), bool, int, float, complex, str, bytes, range, Decimal, UUID}
@@ -134,15 +135,31 @@ def message_prototype(message: BaseMessage) -> MessagePrototype:
     fields: dict[str, Any] = message.__dict__
     extra, private = message.__pydantic_extra__, message.__pydantic_private__
     thaws = tuple((k, thaw) for k, v in fields.items() if (thaw := freeze(v)) is not None)
+    names = message.__pydantic_fields_set__
     return MessagePrototype(
         type(message),
         fields,
-        message.__pydantic_fields_set__,
-        thaws,
+        _shared(frozenset(names), names),
+        _shared(thaws, thaws) if all(thaw in _EMPTIES for _, thaw in thaws) else thaws,
         freeze(extra),
         freeze(private),
         extra == {} and private is None,
     )
+
+
+_same: dict[Any, Any] = {}
+_MAX_SAME = 4096
+_EMPTIES = (dict, list)
+
+
+def _shared(key: Any, value: V) -> V:
+    """One object for all equal ones: thousands of prototypes differ in their texts only."""
+    found: V | None = _same.get(key)
+    if found is None:
+        found = value
+        if len(_same) < _MAX_SAME:
+            _same[key] = value
+    return found
 
 
 def clone_message(prototype: MessagePrototype) -> Any:

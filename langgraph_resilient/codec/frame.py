@@ -11,12 +11,14 @@ Frames of every released version stay readable; numbers are never reused.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
+from typing import Generic, TypeVar
 
 import zstandard
 
@@ -32,8 +34,14 @@ _DICTIONARY_LIMIT = 1 << 16
 _SHORT_TEMPLATE = 1 << 12
 _TEMPLATE_LEVEL = 5
 """Against a short template higher levels find no more, only later (measured)."""
-_TEMPLATES_KEPT = 16
-_CONTEXTS_KEPT = 8
+_LARGE_LEVEL = 6
+"""For contents too long for the dictionary: higher levels take tens of megabytes of memory."""
+_CONTEXTS_KEPT = 16
+_SAME_KEPT = 3
+"""Idle contexts that are kept, of all kinds and of one kind."""
+_SMALL, _LARGE = b"small", b"large"
+"""Stand for the shipped dictionary and for none where the content of a template could stand."""
+C = TypeVar("C")
 
 
 class Method(IntEnum):
@@ -88,7 +96,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 class FrameCodec:
     """Compresses and decompresses frames; safe to share between threads.
 
-    zstandard contexts are not thread-safe, so each call borrows one from a pool. (One per thread
+    zstandard contexts are not thread-safe, so each call borrows what it needs. (One per thread
     would be made anew all the time: LangGraph runs each graph on threads of its own.)
 
     Args:
@@ -99,7 +107,8 @@ class FrameCodec:
     def __init__(self, level: int, max_bytes: int):
         self._level = level
         self._max_bytes = max_bytes
-        self._pool: list[_Contexts] = []
+        self._compressors: _Idle[zstandard.ZstdCompressor] = _Idle(partial(_new_compressor, level))
+        self._decompressors: _Idle[zstandard.ZstdDecompressor] = _Idle(_new_decompressor)
 
     def encode(
         self, raw: bytes, *, references: bool = False, template: Template | None = None
@@ -109,25 +118,24 @@ class FrameCodec:
         size = len(raw)
         if size >= _SMALLEST:
             out = bytearray((flags,))
-            contexts = self._borrow()
-            try:
-                if template is not None:
-                    out[0] |= Method.TEMPLATE
-                    write_varint(out, template.number)
-                    compressor = contexts.template_compressor(template)
-                elif size <= _DICTIONARY_LIMIT:
-                    out[0] |= Method.DICTIONARY_1
-                    compressor = contexts.small_compressor
-                else:
-                    out[0] |= Method.PLAIN
-                    compressor = contexts.large_compressor
-                payload = compressor.compress(raw)
-            finally:
-                self._give_back(contexts)
+            if template is not None:
+                out[0] |= _TEMPLATE
+                write_varint(out, template.number)
+                words = template.content
+            elif size <= _DICTIONARY_LIMIT:
+                out[0] |= _DICTIONARY_1
+                words = _SMALL
+            else:
+                out[0] |= _PLAIN
+                words = _LARGE
+            idle = self._compressors
+            compressor = idle.borrow(words)
+            payload = compressor.compress(raw)
+            idle.give_back(words, compressor)
             write_varint(out, size)
             if len(out) + len(payload) < size + 1:
                 return bytes(out) + payload
-        return bytes((flags | Method.RAW,)) + raw
+        return bytes((flags | _RAW,)) + raw
 
     def decode(self, frame: bytes, template: Template | None = None) -> bytes:
         """The content of a frame; `template` must be the one that `template_number` names.
@@ -141,21 +149,41 @@ class FrameCodec:
     @contextmanager
     def borrowed(self) -> Iterator[Callable[[bytes, Template | None], bytes]]:
         """`decode` for many frames in a row, by one thread."""
-        contexts = self._borrow()
+        idle = self._decompressors
+        taken: dict[bytes, zstandard.ZstdDecompressor] = {}
         try:
-            yield partial(contexts.decode, self._max_bytes)
+            yield partial(_decode, idle, taken, self._max_bytes)
         finally:
-            self._give_back(contexts)
+            for words, decompressor in taken.items():
+                idle.give_back(words, decompressor)
 
-    def _give_back(self, contexts: _Contexts) -> None:
-        if len(self._pool) < _CONTEXTS_KEPT:
-            self._pool.append(contexts)
 
-    def _borrow(self) -> _Contexts:
-        try:
-            return self._pool.pop()
-        except IndexError:
-            return _Contexts(self._level)
+class _Idle(Generic[C]):
+    """zstandard contexts that nobody uses just now, by what they are prepared for."""
+
+    def __init__(self, make: Callable[[bytes], C]):
+        self._make = make
+        self._kept: OrderedDict[tuple[bytes, int], C] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def borrow(self, words: bytes) -> C:
+        """One for the caller alone, until it is given back."""
+        with self._lock:  # protects the table
+            for place in range(_SAME_KEPT):
+                found = self._kept.pop((words, place), None)
+                if found is not None:
+                    return found
+        return self._make(words)
+
+    def give_back(self, words: bytes, context: C) -> None:
+        """The longest unused ones go."""
+        with self._lock:  # protects the table
+            for place in range(_SAME_KEPT):
+                if (words, place) not in self._kept:
+                    self._kept[words, place] = context
+                    break
+            while len(self._kept) > _CONTEXTS_KEPT:
+                self._kept.popitem(last=False)
 
 
 def template_number(frame: bytes) -> int | None:
@@ -185,89 +213,68 @@ def has_references(frame: bytes) -> bool:
     return bool(frame and frame[0] & REFERENCES)
 
 
-class _Contexts:
-    """zstandard contexts for one call at a time."""
+def _decode(
+    idle: _Idle[zstandard.ZstdDecompressor],
+    taken: dict[bytes, zstandard.ZstdDecompressor],
+    max_bytes: int,
+    frame: bytes,
+    template: Template | None,
+) -> bytes:
+    """See `FrameCodec.decode`; what it borrows stays in `taken`."""
+    if not frame:
+        raise DataCorrupt("it is empty")
+    header = frame[0]
+    if header >> 4 != FRAME_VERSION:
+        raise DataCorrupt(f"its format version {header >> 4} is unknown to this release")
+    method = header & 0x07
+    if method == _RAW:
+        return frame[1:]
+    at = 1
+    if method == _DICTIONARY_1:
+        words = _SMALL
+    elif method == _TEMPLATE:
+        number, at = read_varint(frame, at)
+        if template is None or template.number != number:
+            raise DataCorrupt(f"its template {number} is missing")
+        words = template.content
+    elif method == _PLAIN:
+        words = _LARGE
+    else:
+        raise DataCorrupt(f"its compression method {method} is unknown to this release")
+    size, at = read_varint(frame, at)
+    if size > max_bytes:
+        raise DataCorrupt(f"it claims {size} bytes; the limit is {max_bytes}")
+    # A size in zstandard's own header would be believed instead of `size`; we never write one.
+    if at >= len(frame) or frame[at] & 0xE0:
+        raise DataCorrupt("it does not decompress: its header is not one of ours")
+    decompressor = taken.get(words)
+    if decompressor is None:
+        decompressor = taken[words] = idle.borrow(words)
+    try:
+        raw = decompressor.decompress(memoryview(frame)[at:], max_output_size=size)
+    except zstandard.ZstdError as error:
+        raise DataCorrupt(f"it does not decompress: {error}") from None
+    if len(raw) != size:
+        raise DataCorrupt(f"it holds {len(raw)} bytes and should hold {size}")
+    return raw
 
-    def __init__(self, level: int):
-        self._level = level
-        self._compressors: OrderedDict[bytes, zstandard.ZstdCompressor] = OrderedDict()
-        self._decompressors: OrderedDict[bytes, zstandard.ZstdDecompressor] = OrderedDict()
 
-    @cached_property
-    def small_compressor(self) -> zstandard.ZstdCompressor:
-        """For contents that gain from the shipped dictionary."""
-        return _compressor(self._level, _shipped(self._level), _DICTIONARY_LIMIT)
+def _new_compressor(level: int, words: bytes) -> zstandard.ZstdCompressor:
+    """A compressor for contents that resemble a template, are small, or are large."""
+    if words is _SMALL:
+        return _compressor(level, _shipped(level), _DICTIONARY_LIMIT)
+    if words is _LARGE:
+        return _compressor(min(level, _LARGE_LEVEL), None, 0)
+    if len(words) < _SHORT_TEMPLATE:
+        level = min(level, _TEMPLATE_LEVEL)
+    return _compressor(level, _prepared(level, words), _source_size(words))
 
-    @cached_property
-    def large_compressor(self) -> zstandard.ZstdCompressor:
-        """For contents too long to gain from it."""
-        return _compressor(self._level, None, 0)
 
-    @cached_property
-    def small_decompressor(self) -> zstandard.ZstdDecompressor:
-        """Reads what `small_compressor` made."""
+def _new_decompressor(words: bytes) -> zstandard.ZstdDecompressor:
+    """Reads what the compressor for the same words made."""
+    if words is _SMALL:
         return _decompressor(dictionary.load(1))
-
-    @cached_property
-    def large_decompressor(self) -> zstandard.ZstdDecompressor:
-        """Reads what `large_compressor` made."""
-        return _decompressor(None)
-
-    def decode(self, max_bytes: int, frame: bytes, template: Template | None) -> bytes:
-        """See `FrameCodec.decode`."""
-        if not frame:
-            raise DataCorrupt("it is empty")
-        header = frame[0]
-        if header >> 4 != FRAME_VERSION:
-            raise DataCorrupt(f"its format version {header >> 4} is unknown to this release")
-        method = header & 0x07
-        if method == _RAW:
-            return frame[1:]
-        at = 1
-        if method == _TEMPLATE:
-            number, at = read_varint(frame, at)
-            if template is None or template.number != number:
-                raise DataCorrupt(f"its template {number} is missing")
-            decompressor = self.template_decompressor(template)
-        elif method == _DICTIONARY_1:
-            decompressor = self.small_decompressor
-        elif method == _PLAIN:
-            decompressor = self.large_decompressor
-        else:
-            raise DataCorrupt(f"its compression method {method} is unknown to this release")
-        size, at = read_varint(frame, at)
-        if size > max_bytes:
-            raise DataCorrupt(f"it claims {size} bytes; the limit is {max_bytes}")
-        # A size in zstandard's own header would be believed instead of `size`; we never write one.
-        if at >= len(frame) or frame[at] & 0xE0:
-            raise DataCorrupt("it does not decompress: its header is not one of ours")
-        try:
-            raw = decompressor.decompress(memoryview(frame)[at:], max_output_size=size)
-        except zstandard.ZstdError as error:
-            raise DataCorrupt(f"it does not decompress: {error}") from None
-        if len(raw) != size:
-            raise DataCorrupt(f"it holds {len(raw)} bytes and should hold {size}")
-        return raw
-
-    def template_compressor(self, template: Template) -> zstandard.ZstdCompressor:
-        """A compressor prepared for a template; kept for the next time."""
-        found = self._compressors.get(template.content)
-        if found is None:
-            level = self._level
-            if len(template.content) < _SHORT_TEMPLATE:
-                level = min(level, _TEMPLATE_LEVEL)
-            words = _prepared(level, template.content)
-            found = _compressor(level, words, _source_size(template.content))
-            _remember(self._compressors, template, found)
-        return found
-
-    def template_decompressor(self, template: Template) -> zstandard.ZstdDecompressor:
-        """A decompressor prepared for a template; kept for the next time."""
-        found = self._decompressors.get(template.content)
-        if found is None:
-            found = _decompressor(_raw_dictionary(template.content))
-            _remember(self._decompressors, template, found)
-        return found
+    return _decompressor(None if words is _LARGE else _raw_dictionary(words))
 
 
 @lru_cache
@@ -295,12 +302,6 @@ def _prepared(level: int, content: bytes) -> zstandard.ZstdCompressionDict:
 def _source_size(content: bytes) -> int:
     """For what length of input a template is prepared: it decides how large its tables are."""
     return 512 if len(content) < _SHORT_TEMPLATE else _DICTIONARY_LIMIT
-
-
-def _remember(cache: OrderedDict, template: Template, made: object) -> None:  # type: ignore[type-arg]
-    cache[template.content] = made
-    while len(cache) > _TEMPLATES_KEPT:
-        cache.popitem(last=False)
 
 
 def _raw_dictionary(content: bytes) -> zstandard.ZstdCompressionDict:

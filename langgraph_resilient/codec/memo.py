@@ -19,7 +19,8 @@ from langchain_core.messages import BaseMessage
 
 from langgraph_resilient.codec.series import Series
 
-_ITEMS: Final = 8192
+_ITEMS: Final = 128
+"""Messages that are remembered by themselves, or as many as are in lists if those are more."""
 _LEAVES: Final = 2048
 _PLAIN_LEAVES: Final = frozenset((str, int, float, bool, bytes, type(None)))
 _TEXT_AND_NUMBERS: Final = _PLAIN_LEAVES - {bytes}
@@ -121,6 +122,9 @@ class ListMemo:
         memo._late = snapshots
         return memo
 
+    def __len__(self) -> int:
+        return len(self.messages)
+
     def prefix(self, values: list[Any]) -> int:
         """How many leading items are unchanged: all that are remembered, or none.
 
@@ -159,6 +163,11 @@ class Memo:
         """Forget everything: some reference may no longer be true."""
         self.__init__()  # type: ignore[misc]
 
+    def __len__(self) -> int:
+        """How many messages are remembered, in all ways together."""
+        lists = list(self.lists.values())  # another thread may be adding one
+        return len(self._items) + len(self._older) + sum(map(len, lists))
+
     def item(self, message: BaseMessage) -> Item | None:
         """The remembered item of an unchanged message, else None."""
         key = id(message)
@@ -195,7 +204,7 @@ class Memo:
     def remember(self, message: BaseMessage, snapshot: Any, reference: int) -> Item:
         """Remember a stored message; the oldest half goes when there are too many."""
         item = Item(message, snapshot, reference)
-        if len(self._items) >= _ITEMS:
+        if len(self._items) >= max(_ITEMS, sum(map(len, self.lists.values()))):
             self._older, self._items = self._items, {}
         self._items[id(message)] = item
         return item

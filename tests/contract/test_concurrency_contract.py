@@ -96,6 +96,20 @@ def test_a_failing_writer_takes_no_neighbour_with_it(saver: ResilientSaver) -> N
             assert saver.get(config(f"good{k}-{n}"))["channel_values"] == {"x": n}
 
 
+def test_what_fails_with_an_earlier_change_spoils_no_later_one(saver: ResilientSaver) -> None:
+    Thread(saver, "t").put({"n": 1})
+    engine = saver._engine
+    state = engine.state("t")
+    with state.lock:
+        first, second = engine._draft(state), engine._draft(state)
+        first.failed()
+        assert not state.loaded
+        later = engine._draft(state)
+        second.failed()
+        assert state.loaded, later
+    engine.release(state)
+
+
 def test_a_cancelled_call_leaves_the_saver_usable(saver: ResilientSaver) -> None:
     async def main() -> None:
         tasks = [asyncio.ensure_future(Thread(saver, f"t{k}").aput({"x": k})) for k in range(20)]
