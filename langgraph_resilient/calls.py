@@ -188,8 +188,12 @@ def opened_frame(sealer: Sealer, row: Row, thread_id: str) -> bytes:
 
 def sealed_call(draft: Draft, record: CallRecord) -> bytes:
     """The bytes of a call's last column."""
-    place = call_place(draft.state.number, record.key, record.state, record.version)
-    return draft.engine.sealer.seal(place, draft.frame(packed_call(record), "l"))
+    raw, engine = packed_call(record), draft.engine
+    # What holds for all threads must be readable when the thread's templates are gone.
+    everywhere = record.name.everywhere
+    frame = engine.frames.encode(raw) if everywhere else draft.frame(raw, "l")
+    thread = 0 if everywhere else draft.state.number
+    return engine.sealer.seal(call_place(thread, record.key, record.state, record.version), frame)
 
 
 def store_call(draft: Draft, record: CallRecord) -> None:

@@ -164,6 +164,10 @@ class CallRecord:
     """A call as stored. Values stay packed until somebody asks for them.
 
     Attributes:
+        call: its number; 0 before it is stored.
+        home: number of the thread whose lease it needs; `call` names another one (0) only when a
+            business key holds for all threads.
+        first_at: seconds since 1970 of the first attempt; `started_at` is that of the last.
         attempt: how often its body was begun.
         epoch: the thread's epoch at the last beginning.
         ended_at: seconds since 1970, or None while it runs.
@@ -176,6 +180,7 @@ class CallRecord:
     """
 
     call: int = 0
+    home: int = 0
     key: bytes
     name: CallName
     state: CallState
@@ -184,6 +189,7 @@ class CallRecord:
     epoch: int
     owner: Owner
     effect: Effect
+    first_at: float
     started_at: float
     ended_at: float | None = None
     flags: frozenset[str] = frozenset()

@@ -174,14 +174,13 @@ def _used(
 
 
 def _calls(engine: Engine, session: Session, thread: ThreadRow) -> list[CallRecord]:
-    """The tool calls of a thread; those with a key for all threads stay with the thread."""
+    """The tool calls of a thread."""
     restorer = Restorer(engine, session, thread.thread_id, thread.number, None)
     found = []
-    for row in session.all("calls_of", *calls.call_bounds(thread.number)):
+    for row in session.all("calls_in", *calls.call_bounds(thread.number)):
         frame = calls.opened_frame(engine.sealer, row, thread.thread_id)
         record = calls.call_from(restorer.content(frame), row, thread.thread_id)
-        if not record.name.everywhere:
-            found.append(record)
+        found.append(record)
     return found
 
 
@@ -218,13 +217,19 @@ class _Copy:
     def store_calls(self, made: Sequence[CallRecord], target: str) -> None:
         """Tool calls: the copy must not run again what its source has run."""
         keys: dict[bytes, bytes] = {}
-        for ordinal, record in enumerate(made, 1):
+        for record in sorted(made, key=lambda record: record.first_at):
             parent = keys.get(record.name.parent, record.name.parent)
             name = replace(record.name, thread_id=target, parent=parent)
             keys[record.key] = calls.key_of(name)
             values = tuple((item, self._value(value)) for item, value in record.values)
-            copied = replace(record, key=keys[record.key], name=name, values=values)
-            calls.store_call(self._draft, copied, ordinal)
+            copied = replace(
+                record,
+                key=keys[record.key],
+                name=name,
+                values=values,
+                home=self._draft.state.number,
+            )
+            calls.store_call(self._draft, copied)
 
     def _moved(self, tree: list[Any]) -> list[Any]:
         if tree[0] & envelope.WALKED:

@@ -380,8 +380,8 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         retention.delete_thread(self._engine, str(thread_id))
 
     def _check_known(self, thread_ids: Sequence[str], force: bool) -> None:
-        for entry in () if force else self.ledger.unknown():
-            if entry.thread_id in thread_ids:
+        for thread_id in () if force else thread_ids:
+            for entry in self.ledger.unknown(thread_id):
                 raise UnknownOutcome(
                     f"thread {entry.thread_id!r} is not deleted: nobody knows whether its call to "
                     f"{entry.tool!r} took effect. Decide with `langgraph-resilient ledger resolve "

@@ -307,7 +307,7 @@ class _Attempt:
                 and record.position < self._location.position
                 and (record.name.message_id, record.name.parent) == (name.message_id, name.parent)
                 and record.name.thread_id == name.thread_id
-                for record in self.book.records(session, "calls_open_all")
+                for record in self.book.open_of(session, name.thread_id)
             )
 
 

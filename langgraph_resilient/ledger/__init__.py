@@ -4,12 +4,13 @@
 `policy` what a user may say about a tool.
 """
 
-from langgraph_resilient.ledger.book import Book, Reading
+from langgraph_resilient.ledger.book import Book
 from langgraph_resilient.ledger.context import current_call, innermost, running
 from langgraph_resilient.ledger.entry import Entry
 from langgraph_resilient.ledger.flow import tool_flow, unknown_text
 from langgraph_resilient.ledger.invocation import Asked, CurrentCall, Invocation
 from langgraph_resilient.ledger.ledger import Ledger
+from langgraph_resilient.ledger.lookup import Reading
 from langgraph_resilient.ledger.policy import (
     Done,
     NotDone,

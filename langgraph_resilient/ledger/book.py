@@ -15,7 +15,6 @@ from typing import Any
 from langgraph_resilient import calls
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.codec.packed import pack
-from langgraph_resilient.codec.types import TypePolicy
 from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import (
@@ -25,12 +24,12 @@ from langgraph_resilient.errors import (
 )
 from langgraph_resilient.ledger import flights
 from langgraph_resilient.ledger.decision import Decision, Standing, decide
-from langgraph_resilient.ledger.entry import Entry, entry_of
 from langgraph_resilient.ledger.invocation import Asked, Invocation
+from langgraph_resilient.ledger.lookup import Lookup, Reading
 from langgraph_resilient.ledger.owner import is_alive, this_process
-from langgraph_resilient.recording import UserSerde
+from langgraph_resilient.ledger.shortcut import Shortcut
 from langgraph_resilient.records import (
-    BLOB_BITS,
+    CallName,
     CallRecord,
     CallState,
     Effect,
@@ -39,10 +38,9 @@ from langgraph_resilient.records import (
     Owner,
     ThreadRow,
 )
-from langgraph_resilient.restoring import Restorer, decoded
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import Conflict
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.sqlite import Session
 
 logger = logging.getLogger(__name__)
 
@@ -76,22 +74,14 @@ class _Otherwise(Exception):
         self.entered = entered
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What values are restored with: the saver's serializer and allowed types."""
-
-    serde: UserSerde | None = None
-    policy: TypePolicy | None = None
-
-
-class Book:
-    """Calls of one database. Safe to use from any thread.
+class Book(Lookup):
+    """The calls of one database, to read and to change. Safe to use from any thread.
 
     Args:
-        engine: lends database and codec.
-        reading: what values are stored and restored with, asked for each time.
-        clock: seconds since 1970.
-        owner: who this process is, asked for each time.
+        engine: see `Lookup`, as are the next ones.
+        reading: see there.
+        clock: see there.
+        owner: see there.
     """
 
     def __init__(
@@ -101,81 +91,11 @@ class Book:
         clock: Callable[[], float] = time.time,
         owner: Callable[[], Owner] = this_process,
     ):
-        self.engine = engine
-        self._reading = reading
-        self._clock = clock
-        self._owner = owner
+        super().__init__(engine, reading, clock, owner)
+        self._shortcut = Shortcut(engine)
         self._renewer = flights.Renewer(lambda: engine.scope, engine.options.lease / 3, self.renew)
         self.replays: deque[tuple[str, str, str]] = deque(maxlen=_REPLAYS)
         """Calls that were answered from the ledger in this process: thread, tool, key."""
-
-    # --- looking ------------------------------------------------------------------------------
-
-    def find(self, session: Session, key: bytes, thread_id: str | None = None) -> CallRecord | None:
-        """A call by its key."""
-        row = session.one("call_by_key", key)
-        return None if row is None else self._record(session, row, thread_id)
-
-    def _record(self, session: Session, row: Row, thread_id: str | None) -> CallRecord:
-        number = row[0] >> BLOB_BITS
-        if thread_id is None:
-            found = session.one("thread_by_number", number)
-            thread_id = found[0] if found is not None else f"number {number}"
-        frame = calls.opened_frame(self.engine.sealer, row, thread_id)
-        return calls.call_from(decoded(self.engine, session, frame, number), row, thread_id)
-
-    def records(self, session: Session, query: str, *bounds: int) -> Iterator[CallRecord]:
-        """The calls that a query finds."""
-        for row in session.all(query, *bounds):
-            yield self._record(session, row, None)
-
-    def standing(self, session: Session, record: CallRecord) -> Standing:
-        """Whether somebody is running a call."""
-        if record.owner == self._owner():
-            flying = flights.is_flying(self.engine.scope, record.key)
-            return Standing.HERE if flying else Standing.GONE
-        lease = calls.read_lease(session, self.engine.sealer, record.call >> BLOB_BITS)
-        mine = lease is not None and lease.owner == record.owner
-        expires = lease.expires / 1000 if mine and lease is not None else 0.0
-        alive = is_alive(record.owner, expires, self._clock())
-        return Standing.ELSEWHERE if alive else Standing.GONE
-
-    def state_of(self, session: Session, record: CallRecord) -> CallState:
-        """A call's state; one that its owner left behind is unknown."""
-        if record.state is CallState.STARTED and self.standing(session, record) is Standing.GONE:
-            return CallState.UNKNOWN
-        return record.state
-
-    def values(self, session: Session, record: CallRecord, *names: str) -> dict[str, Any]:
-        """Restored values of a call, all or some.
-
-        Raises:
-            DataCorrupt: one is damaged.
-        """
-        reading = self._reading()
-        restorer = Restorer(
-            self.engine,
-            session,
-            record.name.thread_id,
-            record.call >> BLOB_BITS,
-            reading.serde,
-            reading.policy,
-        )
-        return {
-            name: restorer.packed(packed)
-            for name, packed in record.values
-            if not names or name in names
-        }
-
-    def restored(self, record: CallRecord, *names: str) -> dict[str, Any]:
-        """`values`, in a session of its own."""
-        with self.engine.reading() as session:
-            return self.values(session, record, *names)
-
-    def entry(self, record: CallRecord) -> Entry:
-        """The public view of a call."""
-        with self.engine.reading() as session:
-            return entry_of(record, self.state_of(session, record), self.values(session, record))
 
     def note_replay(self, record: CallRecord) -> None:
         """A call was answered from the ledger."""
@@ -202,30 +122,79 @@ class Book:
             LostOwnership: its thread was deleted.
         """
         key = calls.key_of(call.name)
+        quick = None if cleared else self._begin_quickly(call, key)
+        if quick is not None:
+            return quick
         with self.engine.reading() as session:
             found = self._decided(session, call, key, cleared)
         old = found.record
         if found.decision is not Decision.START or (hold and old is not None):
             return found
-        thread_id = call.name.thread_id if old is None else old.name.thread_id
         if not flights.take_off(self.engine.scope, key):
             return Entered(decision=Decision.WAIT, record=old, reason="call")
         try:
-            record = self.engine.change(
-                thread_id, lambda draft: self._begin(draft, call, key, cleared)
+            record, number = self.engine.change(
+                call.name.thread_id, lambda draft: self._begin(draft, call, key, cleared)
             )
         except BaseException as error:
             flights.land(self.engine.scope, key)
             if isinstance(error, _Otherwise):
                 return error.entered
             raise
-        flights.assign(self.engine.scope, key, record.call >> BLOB_BITS)
+        record = replace(record, call=number[0])
+        flights.assign(self.engine.scope, key, record.home)
         self._renewer.ensure()
         return Entered(decision=Decision.START, record=record, begun=True)
 
+    def _begin_quickly(self, call: Invocation, key: bytes) -> Entered | None:
+        """The common case: a new call of a thread that this process owns already."""
+        thread = self._shortcut.thread_of(call.name.thread_id)
+        lease = None if thread is None else self._shortcut.leases.get(thread)
+        if thread is None or lease is None:
+            return None
+        values = self._shortcut.packed({"arguments": call.arguments}, self._reading().serde)
+        if values is None or not flights.take_off(self.engine.scope, key):
+            return None
+        record = self._first(call, key, thread, lease[0], values)
+        number = 0
+        try:
+            period = int(self.engine.options.lease * 1000)
+            number = self._shortcut.begin(call, record, lease, period)
+        finally:
+            if not number:
+                flights.land(self.engine.scope, key)
+        if not number:
+            return None
+        flights.assign(self.engine.scope, key, thread)
+        self._renewer.ensure()
+        begun = replace(record, call=number)
+        return Entered(decision=Decision.START, record=begun, begun=True)
+
+    def _first(
+        self, call: Invocation, key: bytes, thread: int, epoch: int, values: Mapping[str, bytes]
+    ) -> CallRecord:
+        """The record of a call that begins for the first time."""
+        now = self._clock()
+        return CallRecord(
+            home=thread,
+            key=key,
+            name=call.name,
+            state=CallState.STARTED,
+            version=1,
+            attempt=1,
+            epoch=epoch,
+            owner=self._owner(),
+            effect=call.effect,
+            first_at=now,
+            started_at=now,
+            flags=frozenset({"weak"}) if call.weak else frozenset(),
+            position=call.position,
+            values=tuple(values.items()),
+        )
+
     def _decided(self, session: Session, call: Invocation, key: bytes, cleared: bool) -> Entered:
         name = call.name
-        record = self.find(session, key, None if name.everywhere else name.thread_id)
+        record = self.find(session, name, key)
         if record is None:
             return Entered(decision=Decision.START, record=None)
         if record.name.arguments != name.arguments:
@@ -244,7 +213,10 @@ class Book:
             owner=record.owner if standing is Standing.ELSEWHERE else None,
         )
 
-    def _begin(self, draft: Draft, call: Invocation, key: bytes, cleared: bool) -> CallRecord:
+    def _begin(
+        self, draft: Draft, call: Invocation, key: bytes, cleared: bool
+    ) -> tuple[CallRecord, list[int]]:
+        """The record, and where its number stands as soon as it is stored."""
         thread = draft.state.number
         with self.engine.db.read() as session:
             found = self._decided(session, call, key, cleared)
@@ -254,10 +226,13 @@ class Book:
             self._check_free(session, thread, lease)
             if call.effect is Effect.EXTERNAL and call.asked is not None:
                 self._check_durable(session, draft, call.asked)
+            seen = session.one("lease", thread)
         mine, write = self._lease(lease)
+        if not write and seen is not None:
+            self._shortcut.leases[thread] = seen
         record = self._begun(draft, call, key, found.record, mine.epoch)
-        self._store(draft, record, found.record, mine if write else None, lease)
-        return record
+        number = self._store(draft, record, found.record, mine if write else None, lease)
+        return record, number
 
     def _check_free(self, session: Session, thread: int, lease: Lease | None) -> None:
         """Another live process that runs calls of the thread keeps it."""
@@ -265,8 +240,7 @@ class Book:
             return
         if not is_alive(lease.owner, lease.expires / 1000, self._clock()):
             return
-        for row in session.all("calls_open", *calls.call_bounds(thread)):
-            record = self._record(session, row, None)
+        for record in self.records(session, "calls_open", *calls.call_bounds(thread)):
             if record.state is CallState.STARTED and record.owner == lease.owner:
                 raise _Otherwise(
                     Entered(decision=Decision.WAIT, record=None, reason="thread", owner=lease.owner)
@@ -304,33 +278,21 @@ class Book:
     def _begun(
         self, draft: Draft, call: Invocation, key: bytes, old: CallRecord | None, epoch: int
     ) -> CallRecord:
-        now = self._clock()
-        values = {} if old is None else dict(old.values)
-        answers = values.get("answers")
-        values = self._packed(draft, {"arguments": call.arguments}, lenient=True)
+        values = self._packed(draft, {"arguments": call.arguments}, call.name, lenient=True)
+        if old is None:
+            return self._first(call, key, draft.state.number, epoch, values)
+        answers = old.value("answers")
         if answers is not None:
             values["answers"] = answers
-        history = () if old is None else old.history
-        what = (
-            "started"
-            if old is None
-            else f"attempt {old.attempt + 1} (was {old.state.name.lower()})"
-        )
-        return CallRecord(
-            call=draft.base if old is None else old.call,
-            key=key,
-            name=call.name if old is None else replace(call.name, thread_id=old.name.thread_id),
-            state=CallState.STARTED,
-            version=1 if old is None else old.version + 1,
-            attempt=1 if old is None else old.attempt + 1,
-            epoch=epoch,
-            owner=self._owner(),
-            effect=call.effect,
-            started_at=now,
-            flags=frozenset({"weak"}) if call.weak else frozenset(),
-            position=call.position,
-            history=history if old is None else (*history, Event(at=now, what=what)),
-            values=tuple(values.items()),
+        now = self._clock()
+        what = f"attempt {old.attempt + 1} (was {old.state.name.lower()})"
+        return replace(
+            self._first(call, key, draft.state.number, epoch, values),
+            call=old.call,
+            first_at=old.first_at,
+            version=old.version + 1,
+            attempt=old.attempt + 1,
+            history=(*old.history, Event(at=now, what=what)),
         )
 
     # --- ending -------------------------------------------------------------------------------
@@ -361,6 +323,12 @@ class Book:
         Raises:
             LostOwnership: somebody else changed the call or took the thread; nothing was written.
         """
+        if record.name.everywhere:
+            return self._settle_everywhere(record, state, values, flags, event, fenced)
+        if fenced and event is None:
+            quick = self._settle_quickly(record, state, values, flags)
+            if quick is not None:
+                return quick
         thread_id = record.name.thread_id
         forms = list(_forms(values))
         for index, form in enumerate(forms):
@@ -378,6 +346,43 @@ class Book:
                 logger.warning("tool %s: its result is stored in part: %s", record.name.tool, error)
         raise AssertionError("there is always a form")
 
+    def _settle_quickly(
+        self,
+        record: CallRecord,
+        state: CallState,
+        values: Mapping[str, Any],
+        flags: frozenset[str],
+    ) -> CallRecord | None:
+        """The common case: small values, and a thread that this process knows."""
+        if self._shortcut.thread_of(record.name.thread_id) != record.home:
+            return None
+        packed = self._shortcut.packed(values, self._reading().serde)
+        if packed is None:
+            return None
+        ended = self._end(record, state, packed, flags, None)
+        if not self._shortcut.settle(ended, record.version):
+            raise LostOwnership(_lost(record), key=record.key.hex(), tool=record.name.tool)
+        return ended
+
+    def _end(
+        self,
+        record: CallRecord,
+        state: CallState,
+        packed: Mapping[str, bytes],
+        flags: frozenset[str],
+        event: Event | None,
+    ) -> CallRecord:
+        kept = {k: v for k, v in record.values if k in ("arguments", "answers")}
+        return replace(
+            record,
+            state=state,
+            version=record.version + 1,
+            ended_at=self._clock(),
+            flags=record.flags | flags,
+            history=record.history if event is None else (*record.history, event),
+            values=tuple({**kept, **packed}.items()),
+        )
+
     def _settled(
         self,
         draft: Draft,
@@ -388,39 +393,53 @@ class Book:
         event: Event | None,
         fenced: bool,
     ) -> CallRecord:
-        now = self._clock()
-        kept = {k: v for k, v in record.values if k in ("arguments", "answers")}
-        ended = replace(
-            record,
-            state=state,
-            version=record.version + 1,
-            ended_at=now,
-            flags=record.flags | flags,
-            history=record.history if event is None else (*record.history, event),
-            values=tuple({**kept, **self._packed(draft, values)}.items()),
-        )
+        ended = self._end(record, state, self._packed(draft, values, record.name), flags, event)
         draft.then(self._updating(draft, ended, record, record.epoch if fenced else None))
         return ended
 
     # --- storing ------------------------------------------------------------------------------
 
     def _packed(
-        self, draft: Draft, values: Mapping[str, Any], *, lenient: bool = False
+        self, draft: Draft, values: Mapping[str, Any], name: CallName, *, lenient: bool = False
     ) -> dict[str, bytes]:
-        packer, serde = draft.packer(), self._reading().serde
+        serde = self._reading().serde
+        if name.everywhere:  # such a row outlives its thread, so it holds everything itself
+            return self._shortcut.packed(values, serde, small=False) or {}
+        packer = draft.packer()
         found: dict[str, bytes] = {}
-        for name, value in values.items():
+        for item, value in values.items():
             try:
                 tree = (
-                    packer.write(name, value)
+                    packer.write(item, value)
                     if serde is None
                     else packer.opaque(*serde.dumps_typed(value))
                 )
-                found[name] = pack(tree)
+                found[item] = pack(tree)
             except ValueRefused:
                 if not lenient:
                     raise
         return found
+
+    def _settle_everywhere(
+        self,
+        record: CallRecord,
+        state: CallState,
+        values: Mapping[str, Any],
+        flags: frozenset[str],
+        event: Event | None,
+        fenced: bool,
+    ) -> CallRecord:
+        """A call whose business key holds for all threads: no thread's contents are needed."""
+        serde = self._reading().serde
+        for index, form in enumerate(_forms(values)):
+            packed = self._shortcut.packed(form, serde, small=False)
+            if packed is not None:
+                noted = flags if index == 0 else flags | {"degraded"}
+                break
+        ended = self._end(record, state, packed or {}, noted, event)
+        if not self._shortcut.settle(ended, record.version, fenced=fenced):
+            raise LostOwnership(_lost(record), key=record.key.hex(), tool=record.name.tool)
+        return ended
 
     def _store(
         self,
@@ -429,31 +448,36 @@ class Book:
         old: CallRecord | None,
         lease: Lease | None,
         before: Lease | None,
-    ) -> None:
+    ) -> list[int]:
         """A beginning: the row, and the lease if that changes."""
         thread, key = draft.state.number, record.key
         if lease is not None:
             draft.then(self._leasing(thread, lease, before))
         if old is not None:
             draft.then(self._updating(draft, record, old, record.epoch, Conflict))
-            return
+            return [old.call]
         stored = calls.sealed_call(draft, record)
+        bounds = calls.slots(0 if record.name.everywhere else thread, key)
+        number = [0]
 
         def insert(session: Session) -> None:
             if lease is None and session.one("lease_held", thread, record.epoch) is None:
                 raise Conflict("the thread has changed its owner")
             calls.same_epoch(session, draft)
-            first, last = calls.call_bounds(thread)
-            newest = session.one("call_last", first, last)
-            number = (first if newest is None or newest[0] is None else newest[0]) + 1
-            session.insert("call_insert", number, key, record.state, record.version, stored)
+            taken = session.all("calls_in", *bounds)
+            if any(row[1] == key for row in taken):
+                raise Conflict("somebody else has begun the call")
+            number[0] = calls.free_slot(taken, *bounds)
+            session.insert("call_insert", number[0], key, record.state, record.version, stored)
 
         draft.then(insert)
+        return number
 
     def _leasing(
         self, thread: int, lease: Lease, before: Lease | None
     ) -> Callable[[Session], None]:
         stored = calls.sealed_lease(self.engine.sealer, thread, lease)
+        self._shortcut.leases[thread] = (lease.epoch, lease.expires, stored)
 
         def step(session: Session) -> None:
             if before is None:
@@ -483,7 +507,13 @@ class Book:
             if (
                 not held
                 or session.run(
-                    "call_update", record.state, record.version, stored, record.key, old.version
+                    "call_update",
+                    record.state,
+                    record.version,
+                    stored,
+                    old.call,
+                    record.key,
+                    old.version,
                 )
                 != 1
             ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -39,18 +38,18 @@ class Ledger:
             if thread is None:
                 return []
             bounds = calls.call_bounds(thread.number)
-            return [
-                self._entry(session, record)
-                for record in self.book.records(session, "calls_of", *bounds)
-            ]
+            found = list(self.book.records(session, "calls_in", *bounds))
+            for record in self.book.records(session, "calls_in", *calls.call_bounds(0)):
+                if record.home == thread.number:
+                    found.append(record)
+            found.sort(key=lambda record: record.first_at)
+            return [self._entry(session, record) for record in found]
 
     def unknown(self, thread_id: str | None = None) -> list[Entry]:
         """The calls whose outcome nobody knows, of one thread or of all."""
         with self.book.engine.reading() as session:
-            found = [
-                self._entry(session, record)
-                for record in self.book.records(session, "calls_open_all")
-            ]
+            records = list(self.book.open_of(session, thread_id))
+            found = [self._entry(session, record) for record in records]
         return [
             entry
             for entry in found
@@ -102,7 +101,7 @@ class Ledger:
         state, values = _settled(answer, record)
         event = Event(at=time.time(), what=answer.action, by=by or "operator", reason=reason)
         ended = self.book.settle(record, state, values, event=event, fenced=False)
-        return self.book.entry(replace(ended, call=record.call))
+        return self.book.entry(ended)
 
     def _check(self, session: Session, record: CallRecord, version: int | None) -> None:
         key, tool = record.key.hex(), record.name.tool
@@ -127,7 +126,7 @@ class Ledger:
             digest = bytes.fromhex(key)
         except ValueError:
             digest = b""
-        record = self.book.find(session, digest)
+        record = self.book.find_by_key(session, digest)
         if record is None:
             raise CallNotFound(
                 f"the ledger has no call {key!r}; `langgraph-resilient ledger list THREAD` shows "

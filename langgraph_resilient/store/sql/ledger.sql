@@ -1,36 +1,23 @@
--- name: call_by_key
--- A call by its key.
+-- name: calls_in
+-- The calls of a range: those that a key can be among, or those of a thread.
+SELECT call, key, state, version, frame
+FROM resilient_calls
+WHERE call BETWEEN ? AND ?
+ORDER BY call
+
+-- name: calls_by_key
+-- A call by its key, wherever it is; looks at all.
 SELECT call, key, state, version, frame
 FROM resilient_calls
 WHERE key = ?
 
--- name: calls_of
--- The calls of a thread in the order of their beginning.
-SELECT call, key, state, version, frame
-FROM resilient_calls
-WHERE call BETWEEN ? AND ?
-ORDER BY call
-
 -- name: calls_open
--- The calls of a thread that have not come to an end.
+-- The calls of a range that have not come to an end.
 SELECT call, key, state, version, frame
-FROM resilient_calls
-WHERE state < 4
-    AND call BETWEEN ? AND ?
-ORDER BY call
-
--- name: calls_open_all
--- The calls of all threads that have not come to an end.
-SELECT call, key, state, version, frame
-FROM resilient_calls
-WHERE state < 4
-ORDER BY call
-
--- name: call_last
--- The last call of a thread.
-SELECT max(call)
 FROM resilient_calls
 WHERE call BETWEEN ? AND ?
+    AND state < 4
+ORDER BY call
 
 -- name: call_insert
 -- A call begins for the first time.
@@ -41,8 +28,23 @@ VALUES (?, ?, ?, ?, ?)
 -- A call changes its state; nothing is changed when somebody else was faster.
 UPDATE resilient_calls
 SET state = ?, version = ?, frame = ?
-WHERE key = ?
+WHERE call = ?
+    AND key = ?
     AND version = ?
+
+-- name: call_settle
+-- A call ends; nothing is changed when somebody else was faster or the thread has another owner.
+UPDATE resilient_calls
+SET state = ?, version = ?, frame = ?
+WHERE call = ?
+    AND key = ?
+    AND version = ?
+    AND EXISTS (
+        SELECT 1
+        FROM resilient_leases
+        WHERE thread = ?
+            AND epoch = ?
+    )
 
 -- name: calls_delete
 -- Remove the calls of a thread.

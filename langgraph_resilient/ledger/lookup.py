@@ -1,0 +1,148 @@
+"""Finding recorded calls, and what is true of them right now. Changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langgraph_resilient import calls
+from langgraph_resilient.codec.types import TypePolicy
+from langgraph_resilient.engine import Engine
+from langgraph_resilient.ledger import flights
+from langgraph_resilient.ledger.decision import Standing
+from langgraph_resilient.ledger.entry import Entry, entry_of
+from langgraph_resilient.ledger.owner import is_alive, this_process
+from langgraph_resilient.recording import UserSerde
+from langgraph_resilient.records import CallName, CallRecord, CallState, Owner
+from langgraph_resilient.restoring import Restorer, decoded
+from langgraph_resilient.store import rows
+from langgraph_resilient.store.sqlite import Row, Session
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What values are restored with: the saver's serializer and allowed types."""
+
+    serde: UserSerde | None = None
+    policy: TypePolicy | None = None
+
+
+class Lookup:
+    """The calls of one database, to read. Safe to use from any thread.
+
+    Args:
+        engine: lends database and codec.
+        reading: what values are stored and restored with, asked for each time.
+        clock: seconds since 1970.
+        owner: who this process is, asked for each time.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        reading: Callable[[], Reading] = Reading,
+        clock: Callable[[], float] = time.time,
+        owner: Callable[[], Owner] = this_process,
+    ):
+        self.engine = engine
+        self._reading = reading
+        self._clock = clock
+        self._owner = owner
+
+    def find(self, session: Session, name: CallName, key: bytes) -> CallRecord | None:
+        """A call by its name, whose key the caller has."""
+        if name.everywhere:
+            thread = 0
+        else:
+            found = rows.find_thread(session, self.engine.sealer, name.thread_id)
+            if found is None:
+                return None
+            thread = found.number
+        for row in session.all("calls_in", *calls.slots(thread, key)):
+            if row[1] == key:
+                return self._record(session, row, None if name.everywhere else name.thread_id)
+        return None
+
+    def find_by_key(self, session: Session, key: bytes) -> CallRecord | None:
+        """A call by its key alone; looks at all calls."""
+        row = session.one("calls_by_key", key)
+        return None if row is None else self._record(session, row, None)
+
+    def _record(self, session: Session, row: Row, thread_id: str | None) -> CallRecord:
+        number = calls.thread_of(row[0])
+        shown = thread_id or self._thread_id(session, number)
+        frame = calls.opened_frame(self.engine.sealer, row, shown)
+        record = calls.call_from(decoded(self.engine, session, frame, number), row, shown)
+        if number or thread_id is not None:
+            return record
+        at_home = replace(record.name, thread_id=self._thread_id(session, record.home))
+        return replace(record, name=at_home)
+
+    def _thread_id(self, session: Session, number: int) -> str:
+        found = session.one("thread_by_number", number) if number else None
+        return f"(deleted thread {number})" if found is None else str(found[0])
+
+    def records(self, session: Session, query: str, *bounds: int) -> Iterator[CallRecord]:
+        """The calls that a query finds."""
+        for row in session.all(query, *bounds):
+            yield self._record(session, row, None)
+
+    def open_of(self, session: Session, thread_id: str | None) -> Iterator[CallRecord]:
+        """The calls of a thread, or of all, that have not come to an end."""
+        if thread_id is None:
+            yield from self.records(session, "calls_open", 0, 1 << 62)
+            return
+        thread = rows.find_thread(session, self.engine.sealer, thread_id)
+        numbers = [0] if thread is None else [0, thread.number]
+        for number in numbers:
+            yield from self.records(session, "calls_open", *calls.call_bounds(number))
+
+    def standing(self, session: Session, record: CallRecord) -> Standing:
+        """Whether somebody is running a call."""
+        if record.owner == self._owner():
+            flying = flights.is_flying(self.engine.scope, record.key)
+            return Standing.HERE if flying else Standing.GONE
+        lease = calls.read_lease(session, self.engine.sealer, record.home)
+        mine = lease is not None and lease.owner == record.owner
+        expires = lease.expires / 1000 if mine and lease is not None else 0.0
+        alive = is_alive(record.owner, expires, self._clock())
+        return Standing.ELSEWHERE if alive else Standing.GONE
+
+    def state_of(self, session: Session, record: CallRecord) -> CallState:
+        """A call's state; one that its owner left behind is unknown."""
+        if record.state is CallState.STARTED and self.standing(session, record) is Standing.GONE:
+            return CallState.UNKNOWN
+        return record.state
+
+    def values(self, session: Session, record: CallRecord, *names: str) -> dict[str, Any]:
+        """Restored values of a call, all or some.
+
+        Raises:
+            DataCorrupt: one is damaged.
+        """
+        reading = self._reading()
+        restorer = Restorer(
+            self.engine,
+            session,
+            record.name.thread_id,
+            calls.thread_of(record.call),
+            reading.serde,
+            reading.policy,
+        )
+        return {
+            name: restorer.packed(packed)
+            for name, packed in record.values
+            if not names or name in names
+        }
+
+    def restored(self, record: CallRecord, *names: str) -> dict[str, Any]:
+        """`values`, in a session of its own."""
+        with self.engine.reading() as session:
+            return self.values(session, record, *names)
+
+    def entry(self, record: CallRecord) -> Entry:
+        """The public view of a call."""
+        with self.engine.reading() as session:
+            return entry_of(record, self.state_of(session, record), self.values(session, record))

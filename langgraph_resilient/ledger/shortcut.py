@@ -1,0 +1,144 @@
+"""The common case in one short transaction: a new call of a thread that this process owns.
+
+Small values stand in the call's own row, lightly compressed; nothing is looked up outside the
+transaction. Whatever is not the common case gives None, and `book.Book` goes the long way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgpack import ExtType
+
+from langgraph_resilient import calls
+from langgraph_resilient.codec.frame import FrameCodec
+from langgraph_resilient.codec.keys import pack_name
+from langgraph_resilient.codec.memo import Memo
+from langgraph_resilient.codec.msgpack import Packer
+from langgraph_resilient.codec.packed import OPAQUE, pack
+from langgraph_resilient.engine import Engine
+from langgraph_resilient.errors import ValueRefused
+from langgraph_resilient.ledger.invocation import Invocation
+from langgraph_resilient.recording import UserSerde
+from langgraph_resilient.records import CallRecord, CallState, Effect
+from langgraph_resilient.store.sqlite import Row, Session
+
+_SMALL: Final = 4096
+"""Longer values are worth storing once, by content, with the messages they become."""
+_LEVEL: Final = 1
+_NOTHING: Final[Any] = None
+
+
+class Shortcut:
+    """Begins and settles calls the short way.
+
+    Args:
+        engine: lends database and codec.
+    """
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self._frames = FrameCodec(_LEVEL, engine.options.max_value_bytes)
+        self.leases: dict[int, Row] = {}
+        """Lease rows of this process as they were last seen, by thread."""
+
+    def packed(
+        self, values: Mapping[str, Any], serde: UserSerde | None, *, small: bool = True
+    ) -> dict[str, bytes] | None:
+        """Values packed whole; None when they are not small (if they must be) or are refused."""
+        found: dict[str, bytes] = {}
+        packer = Packer(
+            _NOTHING,
+            Memo(),
+            leaf_bytes=1 << 62,
+            message_leaf_bytes=1 << 62,
+            max_depth=self._engine.options.max_depth,
+            secret_key=self._engine.key,
+            inline=True,
+        )
+        for name, value in values.items():
+            if small and _is_long(value):
+                return None
+            try:
+                tree = (
+                    packer.write(name, value)
+                    if serde is None
+                    else ExtType(OPAQUE, pack(list(serde.dumps_typed(value))))
+                )
+            except ValueRefused:
+                return None
+            found[name] = pack(tree)
+            if small and len(found[name]) > _SMALL:
+                return None
+        return found
+
+    def thread_of(self, thread_id: str) -> int | None:
+        """The number of a thread that this process knows well."""
+        engine = self._engine
+        if engine.anchor is not None or not engine.ready:
+            return None
+        state = engine.state(thread_id)
+        try:
+            return state.number if state.loaded and state.exists else None
+        finally:
+            engine.release(state)
+
+    def begin(self, call: Invocation, record: CallRecord, lease: Row, period: int) -> int:
+        """Store a new call; its number, or 0 when it is not new or the thread is another's."""
+        engine, thread = self._engine, record.home
+        if lease[1] - int(record.started_at * 1000) <= period // 2 or record.name.everywhere:
+            return 0
+        place = calls.call_place(thread, record.key, record.state, record.version)
+        stored = engine.sealer.seal(place, self._frames.encode(calls.packed_call(record)))
+        asked = self._asked(call)
+        if asked is None:
+            return 0
+        bounds = calls.slots(thread, record.key)
+
+        def work(session: Session) -> int:
+            if session.one("lease", thread) != lease or (
+                asked and session.one("checkpoint_exists", *asked) is None
+            ):
+                return 0
+            taken = session.all("calls_in", *bounds)
+            if any(row[1] == record.key for row in taken):
+                return 0
+            number = calls.free_slot(taken, *bounds)
+            session.insert("call_insert", number, record.key, record.state, record.version, stored)
+            return number
+
+        return int(engine.db.write(work))
+
+    def _asked(self, call: Invocation) -> tuple[Any, ...] | None:
+        """What to look for before an external call: () when nothing, None when unknown where."""
+        asked = call.asked
+        if asked is None or call.effect is not Effect.EXTERNAL:
+            return ()
+        state = self._engine.state(call.name.thread_id)
+        try:
+            known = state.namespaces.get(asked.checkpoint_ns) if state.loaded else None
+        finally:
+            self._engine.release(state)
+        return None if known is None else (pack_name(asked.checkpoint_id), known.row.ns)
+
+    def settle(self, record: CallRecord, old_version: int, *, fenced: bool = True) -> bool:
+        """Store how a call ended; False when it has changed or is not this process's to end."""
+        engine, thread = self._engine, calls.thread_of(record.call)
+        place = calls.call_place(thread, record.key, record.state, record.version)
+        stored = engine.sealer.seal(place, self._frames.encode(calls.packed_call(record)))
+        state: CallState = record.state
+
+        def work(session: Session) -> int:
+            row = (state, record.version, stored, record.call, record.key, old_version)
+            if not fenced:
+                return session.run("call_update", *row)
+            return session.run("call_settle", *row, record.home, record.epoch)
+
+        return bool(engine.db.write(work) == 1)
+
+
+def _is_long(value: Any) -> bool:
+    """A cheap first look, so that a picture is not packed twice."""
+    content = getattr(value, "content", value)
+    return isinstance(content, (str, bytes)) and len(content) > _SMALL
