@@ -23,6 +23,7 @@ def record(state: CallState, **more: Any) -> CallRecord:
         "epoch": 1,
         "owner": Owner(boot="b", host="h", pid=1, started=1),
         "effect": Effect.EXTERNAL,
+        "first_at": 0.0,
         "started_at": 0.0,
     }
     return CallRecord(**{**fields, **more})

@@ -387,7 +387,8 @@ COUNTS = st.integers(0, 1 << 40)
 TIMES = st.floats(0, 4e9)
 RECORDS = st.builds(
     CallRecord,
-    call=st.integers(1 << 24, 1 << 60),
+    call=st.integers(1 << 32, 1 << 60),
+    home=COUNTS,
     key=st.binary(min_size=16, max_size=16),
     name=NAMES,
     state=st.sampled_from(CallState),
@@ -396,6 +397,7 @@ RECORDS = st.builds(
     epoch=COUNTS,
     owner=st.builds(Owner, boot=ANY_TEXT, host=ANY_TEXT, pid=COUNTS, started=COUNTS),
     effect=st.sampled_from(Effect),
+    first_at=TIMES,
     started_at=TIMES,
     ended_at=st.none() | TIMES,
     flags=st.frozensets(st.sampled_from(["weak", "degraded", "error", "parent"])),
@@ -439,6 +441,7 @@ def test_a_state_that_there_is_not_is_damage(state: int) -> None:
         epoch=1,
         owner=Owner(boot="", host="", pid=1, started=1),
         effect=Effect.PURE,
+        first_at=0.0,
         started_at=0.0,
     )
     with pytest.raises(DataCorrupt, match="no call"):
