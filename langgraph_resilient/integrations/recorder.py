@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig, ensure_config
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, InjectedToolArg
 from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 _KEY_FIELDS = "__resilient_key_fields__"
 
 
-class IdempotencyKey:
+class IdempotencyKey(InjectedToolArg):
     """Marks a tool's parameter that gets the call's idempotency key.
 
     ``def pay(amount: int, key: Annotated[str, IdempotencyKey()] = "")``: the model does not see it.
@@ -147,15 +147,25 @@ def _recorded(
         attempt = _Attempt.of(recorder, tool, state, tool_call, input, config, more)
         if attempt is None:
             return tool.invoke(input, config, **more)
-        return drive(tool_flow(attempt.book, attempt.invocation(attempt.run)))
+        try:
+            return drive(tool_flow(attempt.book, attempt.invocation(attempt.run)))
+        except Exception as error:
+            if not attempt.leaves_unknown(error):
+                raise
+            return drive(tool_flow(attempt.book, attempt.invocation(attempt.run)))
 
     async def ainvoke(input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:
         config = ensure_config(config)
         attempt = _Attempt.of(recorder, tool, state, tool_call, input, config, more)
         if attempt is None:
             return await tool.ainvoke(input, config, **more)
-        flow = tool_flow(attempt.book, attempt.invocation(attempt.arun))
-        return await adrive(flow, attempt.book.engine.waiting)
+        waiting = attempt.book.engine.waiting
+        try:
+            return await adrive(tool_flow(attempt.book, attempt.invocation(attempt.arun)), waiting)
+        except Exception as error:
+            if not attempt.leaves_unknown(error):
+                raise
+            return await adrive(tool_flow(attempt.book, attempt.invocation(attempt.arun)), waiting)
 
     clone = copy.copy(tool)
     # Tools are pydantic models: their methods are replaced beside the fields, on the copy only.
@@ -253,6 +263,15 @@ class _Attempt:
             ),
         )
         return self._call
+
+    def leaves_unknown(self, error: Exception) -> bool:
+        """Whether nobody knows what became of the call, so that its policy is to be followed now.
+
+        Were the error let out, a retry or a tool node further out might tell the model "error, try
+        again", and the model would make the call once more under another id.
+        """
+        key = getattr(error, "__resilient_unknown__", None)
+        return self._policy.effect is Effect.EXTERNAL and key == calls.key_of(self._name)
 
     # --- the body -----------------------------------------------------------------------------
 

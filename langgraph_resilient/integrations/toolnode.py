@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt import ToolNode
@@ -34,9 +34,7 @@ class ToolWrappers:
         """Run a tool call through the ledger."""
         if request.tool is None:  # no such tool: the node tells the model so
             return execute(request)
-        watch = _Watch(self.recorder, request)
-        result = execute(watch.request)
-        return execute(watch.request) if watch.hides_unknown(result) else result
+        return execute(_watched(self.recorder, request))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
@@ -44,9 +42,7 @@ class ToolWrappers:
         """Run a tool call through the ledger, in a coroutine."""
         if request.tool is None:
             return await execute(request)
-        watch = _Watch(self.recorder, request)
-        result = await execute(watch.request)
-        return await execute(watch.request) if watch.hides_unknown(result) else result
+        return await execute(_watched(self.recorder, request))
 
 
 _default = ToolWrappers()
@@ -64,68 +60,39 @@ async def awrap_tool_call(
     return await _default.awrap_tool_call(request, execute)
 
 
-class _Watch:
-    """Sees how a recorded tool is called by what lies between the wrapper and the tool."""
+def _watched(recorder: Recorder, request: ToolCallRequest) -> ToolCallRequest:
+    """The request with its tool recorded; warns when the tool is called more than once.
 
-    def __init__(self, recorder: Recorder, request: ToolCallRequest):
-        assert request.tool is not None
-        self._calls = 0
-        self._broken: list[BaseException] = []
-        self._name = request.tool.name
-        tool = recorder.recorded(request.tool, request.state, request.tool_call)
-        self._effect = recorder.policy(request.tool, self._name).effect
-        object.__setattr__(tool, "invoke", self._watching(tool.invoke))
-        object.__setattr__(tool, "ainvoke", self._awatching(tool.ainvoke))
-        self.request = request.override(tool=tool)
+    That happens when something that repeats calls sits between the wrapper and the tool.
+    """
+    assert request.tool is not None
+    tool, name = (
+        recorder.recorded(request.tool, request.state, request.tool_call),
+        request.tool.name,
+    )
+    invoke, ainvoke, count = tool.invoke, tool.ainvoke, itertools.count(1)
 
-    def hides_unknown(self, result: Any) -> bool:
-        """Whether an error message stands for a call whose outcome nobody knows.
-
-        Told "error", the model would make the call once more.
-        """
-        return (
-            bool(self._broken)
-            and self._effect is Effect.EXTERNAL
-            and isinstance(result, ToolMessage)
-            and result.status == "error"
-            and getattr(self._broken[-1], "__resilient_ambiguous__", False)
-        )
-
-    def _watching(self, invoke: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any, **more: Any) -> Any:
-            self._count()
-            try:
-                return invoke(*arguments, **more)
-            except BaseException as error:
-                self._broken.append(error)
-                raise
-
-        return watched
-
-    def _awatching(self, ainvoke: Callable[..., Any]) -> Callable[..., Any]:
-        async def watched(*arguments: Any, **more: Any) -> Any:
-            self._count()
-            try:
-                return await ainvoke(*arguments, **more)
-            except BaseException as error:
-                self._broken.append(error)
-                raise
-
-        return watched
-
-    def _count(self) -> None:
-        self._calls += 1
-        if self._calls == 2 and not self._broken_ambiguously():
+    def watch() -> None:
+        if next(count) == 2:
             warn_once(
-                f"inside {self._name}",
+                f"inside {name}",
                 "tool %r was called again inside ResilienceMiddleware: a retry or another middleware "
                 "sits inside it. Every attempt is recorded, but put ResilienceMiddleware last in "
                 "middleware=[...], so that it is the innermost",
-                self._name,
+                name,
             )
 
-    def _broken_ambiguously(self) -> bool:
-        return any(getattr(e, "__resilient_ambiguous__", False) for e in self._broken)
+    def watched(*arguments: Any, **more: Any) -> Any:
+        watch()
+        return invoke(*arguments, **more)
+
+    async def awatched(*arguments: Any, **more: Any) -> Any:
+        watch()
+        return await ainvoke(*arguments, **more)
+
+    object.__setattr__(tool, "invoke", watched)
+    object.__setattr__(tool, "ainvoke", awatched)
+    return request.override(tool=tool)
 
 
 class _AllQuestions(ToolNode):

@@ -140,8 +140,8 @@ def _ended(
         state, values = CallState.FAILED, {"error": text}
     elif ending is Ending.AMBIGUOUS:
         state, values = CallState.UNKNOWN, {"error": text}
-        # For wrappers further out, which may be about to turn the error into a message.
-        error.__resilient_ambiguous__ = True  # type: ignore[attr-defined]
+        # For integrations: whoever is further out may be about to turn the error into a message.
+        error.__resilient_unknown__ = record.key  # type: ignore[attr-defined]
     else:
         assert_never(ending)
     try:
