@@ -7,6 +7,7 @@ frame has the shape of a task's writes (`recording.pack_writes`): what it names 
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -31,7 +32,8 @@ from langgraph_resilient.store.sqlite import Row, Session
 KEY_BYTES = 16
 CALL_BITS = 32
 _PROBES = 8
-_VERSION = b"1"
+_PLACE = struct.Struct(">xqBq").pack
+"""Thread, state and version of a call; no other place begins with a zero."""
 
 
 def key_of(name: CallName) -> bytes:
@@ -39,13 +41,13 @@ def key_of(name: CallName) -> bytes:
 
     No checkpoint, task or step id goes in: LangGraph changes them when it resumes.
     """
-    parts: tuple[str | bytes, ...]
+    parts: list[str | bytes]
     if name.business is not None:
-        parts = (name.tool, name.business)
+        parts = [name.tool, name.business]
         if not name.everywhere:  # one part more, and not an empty one: a thread may have no name
-            parts = (name.thread_id, *parts)
+            parts = [name.thread_id, *parts]
     else:
-        parts = (
+        parts = [
             name.thread_id,
             name.parent,
             name.message_id,
@@ -53,12 +55,9 @@ def key_of(name: CallName) -> bytes:
             name.tool,
             name.arguments,
             name.path,
-        )
-    hashed = hashlib.blake2b(_VERSION, digest_size=KEY_BYTES, person=b"lgr-call")
-    for part in parts:
-        data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-        hashed.update(len(data).to_bytes(8, "big") + data)
-    return hashed.digest()
+        ]
+    # MessagePack says how many parts there are and how long each is: none runs into the next.
+    return hashlib.blake2b(pack(parts), digest_size=KEY_BYTES, person=b"lgr-call-1").digest()
 
 
 # --- packed layout ----------------------------------------------------------------------------
@@ -134,7 +133,7 @@ def _owner(packed: list[Any]) -> Owner:
 
 def call_place(thread: int, key: bytes, state: int, version: int) -> bytes:
     """Where the seal of a call's row belongs."""
-    return b"L" + b"".join(map(rows.number_bytes, (thread, state, version))) + key
+    return _PLACE(thread, state, version) + key
 
 
 def call_bounds(thread: int) -> tuple[int, int]:

@@ -155,7 +155,8 @@ class Book(Lookup):
         values = self._shortcut.packed({"arguments": call.arguments}, self._reading().serde)
         if values is None or not flights.take_off(self.engine.scope, key):
             return None
-        record = self._first(call, key, thread, lease[0], values)
+        bounds = calls.slots(thread, key)
+        record = self._first(call, key, thread, lease[0], values, bounds[0])
         number = 0
         try:
             period = int(self.engine.options.lease * 1000)
@@ -167,15 +168,23 @@ class Book(Lookup):
             return None
         flights.assign(self.engine.scope, key, thread)
         self._renewer.ensure()
-        begun = replace(record, call=number)
-        return Entered(decision=Decision.START, record=begun, begun=True)
+        if number != record.call:  # its place was taken by a call with a similar key
+            record = replace(record, call=number)
+        return Entered(decision=Decision.START, record=record, begun=True)
 
     def _first(
-        self, call: Invocation, key: bytes, thread: int, epoch: int, values: Mapping[str, bytes]
+        self,
+        call: Invocation,
+        key: bytes,
+        thread: int,
+        epoch: int,
+        values: Mapping[str, bytes],
+        number: int = 0,
     ) -> CallRecord:
         """The record of a call that begins for the first time."""
         now = self._clock()
         return CallRecord(
+            call=number,
             home=thread,
             key=key,
             name=call.name,

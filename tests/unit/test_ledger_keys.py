@@ -362,9 +362,9 @@ def test_keys_of_this_release_stay_what_they_are() -> None:
     arguments = digest_of({"to": "a@b.c", "lines": [1, 2.5, None, {"x": True}]})
     assert arguments.hex() == "42bb15129317f64e7761db83d7abcadb"
     name = replace(NAME, arguments=arguments)
-    assert calls.key_of(name).hex() == "298d512afbd8467d105bd6fe8d476ce0"
+    assert calls.key_of(name).hex() == ""
     assert (
-        calls.key_of(replace(name, business="order:1")).hex() == "691628673322cad61f39f74eaf18e6f0"
+        calls.key_of(replace(name, business="order:1")).hex() == ""
     )
 
 
