@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from langgraph_resilient.integrations.runtime import PUSH, Place
+from langgraph_resilient.integrations.runtime import Place
 
 _COUNTS_KEPT = 512
 
@@ -99,13 +99,13 @@ def _which(
     ]
     if len(twins) < 2:
         return found[0], ""
+    if place.is_single_call:
+        # One task a call, told apart by its number. This comes first: in the run that made the
+        # message the task holds the message's own call, after a crash it holds a copy.
+        number = int(place.path[1])
+        return found[number % len(found)], f"send {number}"
     if len(found) == 1:  # the very object
         return found[0], f"twin {twins.index(found[0])}"
-    path = place.path
-    if len(path) > 1 and path[0] == PUSH and isinstance(path[1], int):
-        # One task a call, in the order of the calls; answered ones are left out at the front only
-        # when the whole message is asked for again, so the number alone tells them apart.
-        return found[path[1] % len(found)], f"send {path[1]}"
     turn = count(place, ("twin", message.id, call.get("id"), call["name"])) % len(found)
     return found[turn], f"twin {turn}"
 

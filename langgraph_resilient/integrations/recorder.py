@@ -298,8 +298,7 @@ class _Attempt:
     @property
     def _alone(self) -> bool:
         """Whether the call has its task for itself, so that LangGraph's own order will do."""
-        path = self.place.path
-        return self._location.calls < 2 or (bool(path) and path[0] == "__pregel_push")
+        return self._location.calls < 2 or self.place.is_single_call
 
     @property
     def _config(self) -> RunnableConfig:

@@ -28,6 +28,7 @@ DURABILITY = "__pregel_durability"
 TASK_ID = "__pregel_task_id"
 RUNTIME = "__pregel_runtime"
 PUSH = "__pregel_push"
+CALL = "__pregel_call"
 OPTIONS = "resilient"
 """Key in ``config["configurable"]`` under which a run may say things, such as ``reexecute``."""
 
@@ -99,8 +100,39 @@ class Place:
             )
             return None
         ids = self.configurable.get("checkpoint_map") or {}
-        id = ids.get(self.graph_ns)
-        return Asked(checkpoint_ns=self.graph_ns, checkpoint_id=str(id)) if id else None
+        # A graph compiled with checkpointer=False runs within one that is stored: that one's
+        # checkpoint is what a resume begins from.
+        ns = self.graph_ns if self._is_stored else ""
+        id = ids.get(ns)
+        return Asked(checkpoint_ns=ns, checkpoint_id=str(id)) if id else None
+
+    @property
+    def is_single_call(self) -> bool:
+        """Whether the task was made by ``Send`` for one tool call, as `create_agent` does."""
+        path = self.path
+        if len(path) < 2 or path[0] != PUSH or not isinstance(path[1], int):
+            return False
+        task = self._running("args", 0)
+        given = getattr(task() if callable(task) else None, "input", None)
+        if isinstance(given, list):
+            return len(given) == 1 and isinstance(given[0], dict)
+        return isinstance(given, dict) and given.get("__type") == "tool_call_with_context"
+
+    @property
+    def _is_stored(self) -> bool:
+        """Whether the graph that the task belongs to stores checkpoints at all.
+
+        No key of the config says so: those of a graph without a saver show its parent's saver.
+        """
+        loop = getattr(self._running("keywords", "schedule_task"), "__self__", None)
+        return loop is None or getattr(loop, "checkpointer", loop) is not None
+
+    def _running(self, part: str, which: Any) -> Any:
+        """What LangGraph bound to the function by which a task calls others, or None."""
+        try:
+            return getattr(self.configurable.get(CALL), part)[which]
+        except (AttributeError, LookupError):
+            return None
 
     def reexecute(self, *names: str) -> bool:
         """Whether this run wants a call of one of these names run anew."""
