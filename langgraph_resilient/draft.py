@@ -110,12 +110,16 @@ class Namespace:
 
 
 class ThreadState:
-    """What this process knows of a thread. Its `lock` protects all of it but `generation`."""
+    """What this process knows of a thread. Its `lock` protects all of it but `generation`.
+
+    `in_flight` and `used` (who works with it, and when somebody last began to) are the engine's.
+    """
 
     def __init__(self, thread_id: str):
         self.thread_id = thread_id
         self.lock = threading.RLock()
         self.in_flight = 0
+        self.used = 0
         self.generation = 0
         self.memo = Memo()
         self.learned = -1

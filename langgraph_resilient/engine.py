@@ -42,9 +42,10 @@ from langgraph_resilient.store.sqlite import Session, SqliteDatabase, Target
 T = TypeVar("T")
 
 _STATES = 32
-_STATES_AT_LEAST = 16
+_RECENT = 256
 _REMEMBERED = 1024
-"""Threads that are remembered, whatever they hold, and messages that all remember together."""
+"""Threads that are remembered: those used within so many calls, others while all together hold
+no more than so many messages."""
 _WAITING = 8
 """Threads for the ledger's work of coroutines."""
 _ATTEMPTS = 200
@@ -91,6 +92,7 @@ class Engine:
         """What tells this database from all others."""
         self.ready = False
         self._states: OrderedDict[str, ThreadState] = OrderedDict()
+        self._uses = 0
         self._pid = os.getpid()
         self._next_thread = 0
         self._next_ns = 0
@@ -307,23 +309,24 @@ class Engine:
         with self.lock:  # protects the table of threads
             state = self._states.get(thread_id)
             if state is None:
+                self._forget_idle()
                 state = self._states[thread_id] = ThreadState(thread_id)
-                self._forget_idle(state)
             else:
                 self._states.move_to_end(thread_id)
+            self._uses += 1
+            state.used = self._uses
             state.in_flight += 1
             return state
 
-    def _forget_idle(self, newest: ThreadState) -> None:
-        """Bound what threads that were not used for longest hold in memory."""
+    def _forget_idle(self) -> None:
+        """Bound what threads that were not used for long hold in memory."""
         left = len(self._states)
-        if left <= _STATES_AT_LEAST:
-            return
         held = sum(len(state.memo) for state in self._states.values())
         for key, state in list(self._states.items()):
-            if left <= _STATES_AT_LEAST or (left <= _STATES and held <= _REMEMBERED):
+            recent = self._uses - state.used < _RECENT
+            if left <= _STATES and (recent or held <= _REMEMBERED):
                 return
-            if not state.in_flight and state is not newest:
+            if not state.in_flight:
                 del self._states[key]
                 left -= 1
                 held -= len(state.memo)

@@ -36,7 +36,7 @@ _TEMPLATE_LEVEL = 5
 """Against a short template higher levels find no more, only later (measured)."""
 _LARGE_LEVEL = 6
 """For contents too long for the dictionary: higher levels take tens of megabytes of memory."""
-_CONTEXTS_KEPT = 16
+_CONTEXTS_KEPT = 8
 _SAME_KEPT = 3
 """Idle contexts that are kept, of all kinds and of one kind."""
 _SMALL, _LARGE = b"small", b"large"

@@ -35,6 +35,8 @@ from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
 
 Row = tuple[Any, ...]
 _HEADER_BYTES = 100
+_READER_KILOBYTES = 512
+"""Pages that each read connection keeps; what was decoded is kept elsewhere."""
 
 
 class Session:
@@ -488,6 +490,7 @@ class SqliteDatabase:
         reader = self.target.open(self.options, immutable=self._immutable)
         reader.execute(f"PRAGMA busy_timeout = {int(self.options.busy_timeout * 1000)}")
         reader.execute("PRAGMA query_only = ON")
+        reader.execute(f"PRAGMA cache_size = -{int(_READER_KILOBYTES)}")
         reader.execute("PRAGMA cell_size_check = ON")
         return reader
 
