@@ -196,13 +196,16 @@ def sealed_call(draft: Draft, record: CallRecord) -> bytes:
 
 
 def store_call(draft: Draft, record: CallRecord) -> None:
-    """Put a whole record that is new to its thread into a draft."""
+    """Put a whole record into a draft; one that its thread has already stays as it is."""
     stored = sealed_call(draft, record)
     bounds = slots(draft.state.number, record.key)
 
     def step(session: Session) -> None:
         same_epoch(session, draft)
-        number = free_slot(session.all("calls_in", *bounds), *bounds)
+        taken = session.all("calls_in", *bounds)
+        if any(row[1] == record.key for row in taken):
+            return  # what is there already counts
+        number = free_slot(taken, *bounds)
         session.insert("call_insert", number, record.key, record.state, record.version, stored)
 
     draft.then(step)

@@ -22,6 +22,7 @@ from langgraph_resilient.listing import Reading
 from langgraph_resilient.recording import pack_writes, store_checkpoint, store_writes
 from langgraph_resilient.records import (
     BLOB_BITS,
+    CallName,
     CallRecord,
     CheckpointRow,
     NamespaceRow,
@@ -192,6 +193,23 @@ def _used_by_calls(
     return found | _inside(engine, session, found, thread.thread_id)
 
 
+def _names_in_copy(made: Sequence[CallRecord], target: str) -> dict[bytes, CallName]:
+    """What calls are in another thread, by their keys here; inner ones follow the outer ones.
+
+    Outer calls come first by their nesting, not by their times: clocks are set back.
+    """
+    names: dict[bytes, CallName] = {}
+    waiting = {record.key: record.name for record in made}
+    while waiting:
+        ready = [key for key, name in waiting.items() if name.parent not in waiting]
+        for key in ready or list(waiting):  # a ring is made by no run; leave it as it is
+            name = waiting.pop(key)
+            above = names.get(name.parent)
+            parent = name.parent if above is None else calls.key_of(above)
+            names[key] = replace(name, thread_id=target, parent=parent)
+    return names
+
+
 class _Copy:
     """Stores packed checkpoints and writes of one thread as those of another."""
 
@@ -216,16 +234,13 @@ class _Copy:
 
     def store_calls(self, made: Sequence[CallRecord], target: str) -> None:
         """Tool calls: the copy must not run again what its source has run."""
-        keys: dict[bytes, bytes] = {}
-        for record in sorted(made, key=lambda record: record.first_at):
-            parent = keys.get(record.name.parent, record.name.parent)
-            name = replace(record.name, thread_id=target, parent=parent)
-            keys[record.key] = calls.key_of(name)
+        names = _names_in_copy(made, target)
+        for record in made:
             values = tuple((item, self._value(value)) for item, value in record.values)
             copied = replace(
                 record,
-                key=keys[record.key],
-                name=name,
+                key=calls.key_of(names[record.key]),
+                name=names[record.key],
                 values=values,
                 home=self._draft.state.number,
             )

@@ -27,7 +27,7 @@ from langgraph_resilient.ledger.decision import Decision, Standing, decide
 from langgraph_resilient.ledger.invocation import Asked, Invocation
 from langgraph_resilient.ledger.lookup import Lookup, Reading
 from langgraph_resilient.ledger.owner import is_alive, this_process
-from langgraph_resilient.ledger.shortcut import Shortcut
+from langgraph_resilient.ledger.shortcut import Shortcut, dumped
 from langgraph_resilient.records import (
     CallName,
     CallRecord,
@@ -370,7 +370,7 @@ class Book(Lookup):
             return None
         ended = self._end(record, state, packed, flags, None)
         if not self._shortcut.settle(ended, record.version):
-            raise LostOwnership(_lost(record), key=record.key.hex(), tool=record.name.tool)
+            raise _lost(record)
         return ended
 
     def _end(
@@ -421,7 +421,7 @@ class Book(Lookup):
                 tree = (
                     packer.write(item, value)
                     if serde is None
-                    else packer.opaque(*serde.dumps_typed(value))
+                    else packer.opaque(*dumped(serde, item, value))
                 )
                 found[item] = pack(tree)
             except ValueRefused:
@@ -439,15 +439,15 @@ class Book(Lookup):
         fenced: bool,
     ) -> CallRecord:
         """A call whose business key holds for all threads: no thread's contents are needed."""
-        serde = self._reading().serde
-        for index, form in enumerate(_forms(values)):
+        serde, noted, packed = self._reading().serde, flags, None
+        for form in _forms(values):
             packed = self._shortcut.packed(form, serde, small=False)
             if packed is not None:
-                noted = flags if index == 0 else flags | {"degraded"}
                 break
+            noted = flags | {"degraded"}
         ended = self._end(record, state, packed or {}, noted, event)
         if not self._shortcut.settle(ended, record.version, fenced=fenced):
-            raise LostOwnership(_lost(record), key=record.key.hex(), tool=record.name.tool)
+            raise _lost(record)
         return ended
 
     def _store(
@@ -463,7 +463,7 @@ class Book(Lookup):
         if lease is not None:
             draft.then(self._leasing(thread, lease, before))
         if old is not None:
-            draft.then(self._updating(draft, record, old, record.epoch, Conflict))
+            draft.then(self._updating(draft, record, old, record.epoch, _changed))
             return [old.call]
         stored = calls.sealed_call(draft, record)
         bounds = calls.slots(0 if record.name.everywhere else thread, key)
@@ -505,7 +505,7 @@ class Book(Lookup):
         record: CallRecord,
         old: CallRecord,
         epoch: int | None,
-        lost: type[Exception] = LostOwnership,
+        lost: Callable[[CallRecord], Exception] | None = None,
     ) -> Callable[[Session], None]:
         stored = calls.sealed_call(draft, record)
         thread = draft.state.number
@@ -526,7 +526,7 @@ class Book(Lookup):
                 )
                 != 1
             ):
-                raise lost(_lost(record))
+                raise (lost or _lost)(record)
 
         return step
 
@@ -544,12 +544,18 @@ class Book(Lookup):
         self.engine.db.write(work)
 
 
-def _lost(record: CallRecord) -> str:
-    return (
+def _lost(record: CallRecord) -> LostOwnership:
+    return LostOwnership(
         f"tool {record.name.tool!r}, call {record.key.hex()}: another process took thread "
         f"{record.name.thread_id!r} over, the thread was deleted, or somebody resolved the call "
-        "while it ran here; nothing was written. Look with `langgraph-resilient ledger show`"
+        "while it ran here; nothing was written. Look with `langgraph-resilient ledger show`",
+        key=record.key.hex(),
+        tool=record.name.tool,
     )
+
+
+def _changed(record: CallRecord) -> Conflict:
+    return Conflict(f"call {record.key.hex()} or its thread has changed since it was looked at")
 
 
 def _forms(values: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -66,7 +66,7 @@ class Shortcut:
                 tree = (
                     packer.write(name, value)
                     if serde is None
-                    else ExtType(OPAQUE, pack(list(serde.dumps_typed(value))))
+                    else ExtType(OPAQUE, pack(list(dumped(serde, name, value))))
                 )
             except ValueRefused:
                 return None
@@ -138,6 +138,22 @@ class Shortcut:
             return session.run("call_settle", *row, record.home, record.epoch)
 
         return bool(engine.db.write(work) == 1)
+
+
+def dumped(serde: UserSerde, name: str, value: Any) -> tuple[str, bytes]:
+    """What the user's serializer makes of a value.
+
+    Raises:
+        ValueRefused: it does not take it, in whatever words.
+    """
+    try:
+        return serde.dumps_typed(value)
+    except Exception as error:
+        raise ValueRefused(
+            f"the serializer does not take the {name} of a call: {type(error).__name__}: {error}",
+            channel=name,
+            type_name=type(value).__qualname__,
+        ) from error
 
 
 def _is_long(value: Any) -> bool:
