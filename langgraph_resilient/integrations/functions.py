@@ -150,6 +150,7 @@ def _prepared(
         arguments=arguments,
         body=_no_body,
         ask=lane.ask,
+        bare=lane.bare,
         tell=_nobody_to_tell(name),
         asked=place.asked,
         weak=call.business is None,
@@ -220,5 +221,6 @@ def _step(name: str, policy: dict[str, Any]) -> tuple[Book, Invocation]:
         arguments=None,
         body=_no_body,
         ask=above.call.ask,
+        bare=above.call.bare,
         tell=_nobody_to_tell(step),
     )

@@ -17,8 +17,14 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt
 
 from langgraph_resilient.integrations.runtime import RESUME_MAP, SCRATCHPAD, SEND, Place
+from langgraph_resilient.ledger import SPENT
+from langgraph_resilient.ledger.keys import digest_of
 
 _RESUME = "__resume__"
+_SPENT = (
+    "the answer without an id that is there was given before this question was put; "
+    "answer with the question's id, or say something else, such as another reason"
+)
 
 
 class Lane:
@@ -39,18 +45,32 @@ class Lane:
     def ask(self, question: dict[str, Any]) -> Any:
         """The human's answer to the ledger's own question.
 
+        Args:
+            question: what to show, and under `SPENT` the digests of answers without an id that are
+                none to this question; None when it was not put yet, so that only an answer with
+                its id can be one.
+
         Raises:
             GraphInterrupt: it was not answered yet.
         """
+        spent = question.pop(SPENT)
         id = self._id(f"unknown {question['attempt']}")
         if "problem" not in question:
             answers = self._place.configurable.get(RESUME_MAP) or {}
             if id in answers:
                 return answers[id]
-        answer = self._unnamed(True)
-        if answer is not None:
-            return answer
+            if spent is not None and (given := self.bare()) is not None:
+                if given in spent:
+                    question = {**question, "problem": _SPENT}
+                elif (answer := self._unnamed(True)) is not None:
+                    return answer
         raise GraphInterrupt((Interrupt(value=question, id=id),))
+
+    def bare(self) -> str | None:
+        """The digest of the answer without an id that LangGraph shows to this task, or None."""
+        scratchpad = self._place.scratchpad
+        answer = None if scratchpad is None else scratchpad.get_null_resume(False)
+        return None if answer is None else digest_of(answer).hex()
 
     def config(self, answers: list[Any]) -> RunnableConfig:
         """A config in which ``interrupt()`` asks and answers for this call alone.

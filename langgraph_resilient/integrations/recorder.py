@@ -251,6 +251,7 @@ class _Attempt:
             arguments=self._arguments,
             body=body,
             ask=self._lane.ask,
+            bare=self._lane.bare,
             tell=str if request is None else partial(results.told, call=request),
             restamp=partial(results.fitted, call=request),
             asked=self.place.asked,

@@ -8,7 +8,7 @@ from langgraph_resilient.ledger.book import Book
 from langgraph_resilient.ledger.context import current_call, innermost, running
 from langgraph_resilient.ledger.entry import Entry
 from langgraph_resilient.ledger.flow import tool_flow, unknown_text
-from langgraph_resilient.ledger.invocation import Asked, CurrentCall, Invocation
+from langgraph_resilient.ledger.invocation import SPENT, Asked, CurrentCall, Invocation
 from langgraph_resilient.ledger.ledger import Ledger
 from langgraph_resilient.ledger.lookup import Reading
 from langgraph_resilient.ledger.policy import (
@@ -21,6 +21,7 @@ from langgraph_resilient.ledger.policy import (
 )
 
 __all__ = [
+    "SPENT",
     "Asked",
     "Book",
     "CurrentCall",

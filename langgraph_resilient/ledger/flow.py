@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from langgraph.errors import ParentCommand
+from langgraph.errors import GraphInterrupt, ParentCommand
 from typing_extensions import assert_never
 
 from langgraph_resilient import calls
@@ -32,7 +32,7 @@ from langgraph_resilient.ledger.answers import Answer, parse
 from langgraph_resilient.ledger.book import Book, Entered
 from langgraph_resilient.ledger.decision import Decision
 from langgraph_resilient.ledger.entry import Entry
-from langgraph_resilient.ledger.invocation import CurrentCall, Invocation
+from langgraph_resilient.ledger.invocation import SPENT, CurrentCall, Invocation
 from langgraph_resilient.ledger.outcome import Ending, ending_of
 from langgraph_resilient.ledger.policy import Done, NotDone
 from langgraph_resilient.records import CallRecord, CallState, Effect, Event
@@ -262,9 +262,14 @@ def _resolved(book: Book, call: Invocation, record: CallRecord, result: Any, by:
 
 def _asked(book: Book, call: Invocation, record: CallRecord, entry: Entry) -> Flow:
     """Put the question to a human, and again when the answer cannot be understood."""
+    spent: list[str] | None = (yield Do(partial(book.restored, record, "asked"))).get("asked")
     problem = ""
     while True:
-        answer: Answer | str = parse(call.ask(_question(entry, problem)))
+        try:
+            answer: Answer | str = parse(call.ask({**_question(entry, problem), SPENT: spent}))
+        except GraphInterrupt:
+            yield from _note_asked(book, call, record, entry, spent)
+            raise
         if isinstance(answer, Answer):
             break
         problem = answer
@@ -281,6 +286,22 @@ def _asked(book: Book, call: Invocation, record: CallRecord, entry: Entry) -> Fl
         result, state, values = None, CallState.FAILED, {"error": "cleared to run again"}
     yield Do(partial(book.settle, record, state, values, event=event, fenced=False))
     return None if answer.action == "retry" else (result,)
+
+
+def _note_asked(
+    book: Book, call: Invocation, record: CallRecord, entry: Entry, spent: list[str] | None
+) -> Flow:
+    """Record that the question was put, and which answer without an id is none to it.
+
+    LangGraph keeps such an answer with the checkpoint, and shows it to every later run of the step:
+    what was said before this question was put decides nothing.
+    """
+    given = call.bare()
+    if spent is not None and (given is None or given in spent):
+        return
+    values = {"error": entry.error, "asked": [*(spent or ()), *([] if given is None else [given])]}
+    event = Event(at=time.time(), what="asked")
+    yield Do(partial(book.settle, record, CallState.UNKNOWN, values, event=event, fenced=False))
 
 
 def _question(entry: Entry, problem: str) -> dict[str, Any]:

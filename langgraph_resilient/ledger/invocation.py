@@ -9,6 +9,8 @@ from typing import Any
 from langgraph_resilient.ledger.policy import ToolPolicy
 from langgraph_resilient.records import CallName, Effect
 
+SPENT = "spent"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -51,7 +53,9 @@ class Invocation:
         policy: how it is treated; its effect is set.
         arguments: for the record, so that a human can see what was asked.
         body: runs the tool; a coroutine function in async graphs.
-        ask: puts a question to a human: gives the answer, or raises what suspends the graph.
+        ask: puts a question to a human: gives the answer, or raises what suspends the graph. Under
+            `SPENT` the question holds what `bare` gave before; None when it was never put.
+        bare: the digest of the answer without a question's id that this run was given, if any.
         tell: a result for the model that says a text instead of what the tool would have said.
         restamp: fits a result that was recorded for another request to this one.
         asked: what must be durable before an external effect starts; None when there is nothing.
@@ -67,6 +71,7 @@ class Invocation:
     body: Callable[[CurrentCall], Any]
     ask: Callable[[dict[str, Any]], Any]
     tell: Callable[[str], Any]
+    bare: Callable[[], str | None] = lambda: None
     restamp: Callable[[Any], Any] = lambda result: result
     asked: Asked | None = None
     position: int = 0
