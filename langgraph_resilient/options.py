@@ -34,7 +34,7 @@ class Options:
     readers: int = 4
     """Read connections (and threads for async calls) that may work at once."""
 
-    level: int = 9
+    level: int = 7
     """zstandard level for new values."""
     leaf_bytes: int = 1024
     """Strings and bytes at least this long are stored once, by content, outside messages."""

@@ -35,6 +35,8 @@ from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
 
 Row = tuple[Any, ...]
 _HEADER_BYTES = 100
+_WAL_SLACK = 16
+"""Pages of the last commit before the log is copied."""
 _READER_KILOBYTES = 512
 """Pages that each read connection keeps; what was decoded is kept elsewhere."""
 
@@ -299,7 +301,9 @@ class SqliteDatabase:
             self._degrade_to_reading(connection, failure)
             return
         connection.execute(f"PRAGMA synchronous = {self.options.synchronous}")
-        connection.execute("PRAGMA journal_size_limit = 131072")
+        # The log is cut only when nobody writes: to overwrite it costs half of growing it anew.
+        limit = (self.options.wal_pages + _WAL_SLACK) * (self.options.page_size + 24)
+        connection.execute(f"PRAGMA journal_size_limit = {int(limit)}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {int(self.options.wal_pages)}")
         self._copier = WalCopier(partial(self.target.open, self.options))
 
