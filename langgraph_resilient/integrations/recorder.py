@@ -333,10 +333,12 @@ class _Attempt:
 def _own(tool: BaseTool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments that the model gave: without what the tool node has put in."""
     schema = tool.tool_call_schema
-    fields = getattr(schema, "model_fields", None) or getattr(schema, "__fields__", None)
-    if fields is None and isinstance(schema, dict):
+    if isinstance(schema, dict):
         fields = schema.get("properties")
-    if not fields:
+    else:  # a pydantic model, or one of its first version; a tool may have no fields at all
+        fields = getattr(schema, "model_fields", None)
+        fields = getattr(schema, "__fields__", None) if fields is None else fields
+    if fields is None:
         return arguments
     whole: Any = tool.get_input_schema()
     extra = set(getattr(whole, "model_fields", {})) - set(fields)

@@ -63,6 +63,31 @@ def everything(
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_tool_to_which_the_model_gives_nothing_is_recorded_without_arguments(
+    mode: str, saver: Any
+) -> None:
+    ran = []
+
+    @tool
+    def look(state: Annotated[dict, InjectedState]) -> str:
+        """Look around."""
+        ran.append(len(state["messages"]))
+        return "seen"
+
+    @tool
+    def wait() -> str:
+        """Wait."""
+        return "waited"
+
+    model = asking(call("look"), call("wait"))
+    made = graph(model, ToolNode(recorded_tools([look, wait])), saver)
+    assert said(begin(mode, made)) == ["seen", "waited"]
+    assert (entry(saver, "look").arguments, entry(saver, "wait").arguments) == ({}, {})
+    again(mode, made)
+    assert ran == [2]
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [*KINDS, "recorded_tools"])
 def test_injected_arguments_are_given_and_are_no_part_of_the_call(
     mode: str, kind: str, saver: Any
