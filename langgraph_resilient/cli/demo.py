@@ -5,6 +5,7 @@ What it runs is imported when it is called; the other commands start faster with
 
 from __future__ import annotations
 
+import json
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,7 +78,7 @@ def demo(
     """Kill a running agent with SIGKILL, start it again and compare; needs no key.
 
     Without options: an agent of five model calls and three tool calls that sends an e-mail to a
-    mail server on this machine.
+    mail server on this machine. It dies after a model call, and inside the e-mail tool.
     """
     with exit_codes():
         if conversation:
@@ -133,8 +134,8 @@ def _replay(as_json: bool, **options: Any) -> bool:
 
 def _show_agent(report: DemoReport) -> None:
     typer.echo(
-        f"\n{report.model_calls} model calls, {report.tool_calls} tool calls, "
-        f"{_times(report.kills, 'SIGKILL')}:\n{report.kill_instant}.\n"
+        f"\n{report.model_calls} model calls, {report.tool_calls} tool calls. "
+        f"First SIGKILL:\n{report.kill_instant}.\n"
     )
     columns = ("call", "", "undisturbed", "with crash", "note")
     rows = [
@@ -142,18 +143,38 @@ def _show_agent(report: DemoReport) -> None:
         for row in report.calls
     ]
     print_table(columns, rows, title="How often each call ran")
+    _show_mail_cases(report)
     print_lines(
         [
             ("undisturbed run", report.final_undisturbed),
             ("resumed run", report.final_resumed),
             ("final states", _equal(report.equal, f"{report.messages} messages")),
-            (
-                "e-mails received",
-                f"{report.emails_undisturbed} undisturbed, {report.emails_received} with crash",
-            ),
+            ("kills", _times(report.kills, "SIGKILL")),
             *_common(report),
         ]
     )
+
+
+def _show_mail_cases(report: DemoReport) -> None:
+    """What the ledger asked about e-mails, and how many arrived."""
+    if report.question is not None:
+        fields = {name: report.question[name] for name in ("kind", "message", "tool")}
+        typer.echo("\nKilled inside the e-mail tool, the resumed run asks before it goes on:")
+        typer.echo(f"  {json.dumps(fields)}")
+        typer.echo("and is told, after a look into the mail server's log:")
+        typer.echo(f"  {json.dumps(report.answer)}\n")
+    columns = ("saver", "killed inside the e-mail tool", "asked", "answer", "e-mails")
+    rows = [
+        (
+            "ResilientSaver" if case.saver == "resilient" else "SqliteSaver",
+            case.kill_instant,
+            "yes" if case.question else "no",
+            f"{case.answer['action']}: {case.answer['reason']}" if case.answer else "",
+            case.emails,
+        )
+        for case in report.mail_cases
+    ]
+    print_table(columns, rows, title="E-mails that arrived")
 
 
 def _show_replay(report: ReplayReport) -> None:

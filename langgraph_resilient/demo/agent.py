@@ -2,39 +2,36 @@
 
 The model is scripted and needs no key: what it answers depends only on the messages it is given,
 so a lost or altered message changes the outcome. ``python -m langgraph_resilient.demo.agent``
-runs it on a SQLite file, or resumes it there.
+runs it on a SQLite file, or resumes it there. A question that the run stops at goes to standard
+output as a line of JSON, and the answer is read from standard input.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
-import smtplib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from email.message import EmailMessage
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models.chat_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, tool
 from langgraph.errors import EmptyInputError
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import PrivateAttr
 
 from langgraph_resilient.demo.calls import FINISHED, STARTED, CallLog
 from langgraph_resilient.demo.process import die, open_saver
+from langgraph_resilient.demo.tools import DEATHS, make_tools
+from langgraph_resilient.integrations.toolnode import tool_node
 
 MODEL_CALLS = ("choose a search", "choose a source", "summarise", "write the e-mail", "report")
-TOOL_CALLS = ("search", "extract", "send_email")
 THREAD_ID = "demo"
 RECIPIENT = "harbour@example.org"
 
@@ -42,31 +39,6 @@ TASK = (
     "Find out how the tide gauges of the northern harbours stored their readings through last "
     "winter's power cuts, and e-mail a summary to " + RECIPIENT + "."
 )
-
-_VOCABULARY = (
-    "gauge harbour reading winter power cut battery sensor log page record disk crash restart "
-    "cable storm level minute clock drift sample buffer flush block engineer station network "
-    "report replaced stored kept lost measured observed northern coastal small large early late "
-    "second third every only after before during under between the a of and in to for with was "
-    "were had been that which when while because so again then still almost never always writes "
-    "reads data value file ahead journal checkpoint pressure float tower line shift night ice "
-    "wind signal relay charger spare team visit month week hour delay error repair check"
-)
-_WORDS = tuple(_VOCABULARY.split())
-
-
-def prose(seed: str, size: int) -> str:
-    """At least ``size`` characters of text that is the same for the same seed, everywhere."""
-    source = random.Random(seed)
-    sentences: list[str] = []
-    length = 0
-    while length < size:
-        words = source.choices(_WORDS, k=source.randint(8, 18))
-        if source.random() < 0.4:
-            words.insert(source.randrange(len(words)), str(source.randint(2, 9999)))
-        sentences.append(" ".join(words).capitalize() + ".")
-        length += len(sentences[-1]) + 1
-    return " ".join(sentences)
 
 
 # --- the model ------------------------------------------------------------------------------
@@ -160,56 +132,17 @@ class ScriptedModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
 
-# --- the tools ------------------------------------------------------------------------------
-
-
-@tool
-def search(query: str) -> str:
-    """Search the archive; returns the hits as JSON, each with url, title, score and text."""
-    hits = [
-        {
-            "url": f"https://archive.example.org/{number}",
-            "title": prose(f"title {query} {number}", 20).rstrip("."),
-            "score": round(1 / (1 + (number - 3) ** 2), 3),
-            "text": prose(f"hit {query} {number}", 600),
-        }
-        for number in range(8)
-    ]
-    return json.dumps(hits)
-
-
-@tool
-def extract(url: str) -> str:
-    """Read the page behind a url as plain text."""
-    parts = []
-    for number in range(4):
-        parts.append(prose(f"page {url} {number}", 3000))
-        parts.append("Finding: " + prose(f"finding {url} {number}", 120))
-    return "\n".join(parts)
-
-
-def mailer(port: int) -> BaseTool:
-    """The e-mail tool, over SMTP to ``port`` on this machine."""
-
-    @tool
-    def send_email(to: str, subject: str, body: str) -> str:
-        """Send an e-mail."""
-        message = EmailMessage()
-        message["From"], message["To"], message["Subject"] = "agent@example.org", to, subject
-        message["Message-ID"] = "<tide-gauges@langgraph-resilient.example.org>"
-        message.set_content(body)
-        with smtplib.SMTP("127.0.0.1", port, local_hostname="localhost", timeout=20) as server:
-            server.send_message(message)
-        return f"Sent '{subject}' to {to} as {message['Message-ID']}."
-
-    return send_email
-
-
 # --- the graph ------------------------------------------------------------------------------
 
 
 def build_graph(
-    log: CallLog, *, smtp_port: int, latency: float, kill_after: int
+    log: CallLog,
+    *,
+    smtp_port: int,
+    latency: float = 0.0,
+    kill_after: int = 0,
+    death: str = "",
+    recorded: bool = True,
 ) -> StateGraph[MessagesState]:
     """The agent, not yet compiled: model and tools in turn until the e-mail is out.
 
@@ -219,6 +152,8 @@ def build_graph(
         latency: seconds that a model call takes.
         kill_after: the process dies right after its model call with this number has finished,
             before LangGraph has the answer; 0 means it does not die.
+        death: where the process dies inside the e-mail tool, see `make_tools`.
+        recorded: whether the tools go through the ledger.
     """
     model = ScriptedModel(log, latency)
     finished = 0
@@ -232,22 +167,10 @@ def build_graph(
             die()
         return {"messages": [answer]}
 
-    def call_tool(
-        request: ToolCallRequest, run: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
-    ) -> ToolMessage | Command[Any]:
-        log.step()
-        name = request.tool_call["name"]
-        log.write("tool", name, STARTED)
-        result = run(request)
-        log.write("tool", name, FINISHED)
-        if isinstance(result, ToolMessage):  # LangGraph would draw a random id
-            result.id = f"result-{result.tool_call_id}"
-        return result
-
+    tools = make_tools(log, smtp_port=smtp_port, death=death)
     builder = StateGraph(MessagesState)
     builder.add_node("model", call_model)
-    tools = [search, extract, mailer(smtp_port)]
-    builder.add_node("tools", ToolNode(tools, wrap_tool_call=call_tool))
+    builder.add_node("tools", tool_node(tools) if recorded else ToolNode(tools))
     builder.add_edge(START, "model")
     builder.add_conditional_edges("model", _after_model, ["tools", "model", END])
     builder.add_edge("tools", "model")
@@ -274,6 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         smtp_port=options.smtp_port,
         latency=options.latency,
         kill_after=options.kill_after,
+        death=options.death,
+        recorded=options.saver == "resilient",
     )
     first = MessagesState(messages=[HumanMessage(TASK, id="task")])
     config: RunnableConfig = {"configurable": {"thread_id": THREAD_ID}}
@@ -282,11 +207,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         graph = builder.compile(checkpointer=saver)
         inputs = None if options.mode == "resume" else first
         try:
-            graph.invoke(inputs, config, durability=options.durability)
+            state = graph.invoke(inputs, config, durability=options.durability)
         except EmptyInputError:
             # Killed before even the input was stored: a client would send it again.
-            graph.invoke(first, config, durability=options.durability)
+            state = graph.invoke(first, config, durability=options.durability)
+        while questions := state.get("__interrupt__"):
+            answers = {question.id: _ask(question.value) for question in questions}
+            command: Command[Any] = Command(resume=answers)
+            state = graph.invoke(command, config, durability=options.durability)
     return 0
+
+
+def _ask(question: Any) -> Any:
+    """Put a question to whoever started this process."""
+    print(json.dumps(question), flush=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        raise SystemExit("nobody answers the question; the run waits for it in its database")
+    return json.loads(answer)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -300,6 +238,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--attempt", type=int, default=0)
     parser.add_argument("--latency", type=float, default=0.05)
     parser.add_argument("--kill-after", type=int, default=0)
+    parser.add_argument("--death", choices=DEATHS, default="", help="inside the e-mail tool")
     return parser.parse_args(arguments)
 
 

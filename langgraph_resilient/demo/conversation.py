@@ -31,6 +31,7 @@ from langgraph_resilient.demo.process import (
     failure,
     file_bytes,
     open_saver,
+    reap,
     start_child,
     was_killed,
 )
@@ -206,7 +207,7 @@ def _one_process(
         errors = stack.enter_context(tempfile.TemporaryFile())
         course.started_ns.append(time.time_ns())
         child = start_child(_CHILD, arguments, stdout=subprocess.PIPE, stderr=errors)
-        stack.callback(_reap, child)
+        stack.callback(reap, child)
         for event in _events(child):
             course.events.append(event)
             if event.kind == "conversation":
@@ -227,13 +228,6 @@ def _kill_if_planned(child: subprocess.Popen[bytes], event: Event, plan: Plan) -
         # What the child does during the delay is up to the machine: a node, a put, a commit.
         time.sleep(kills.popleft().delay)
         child.kill()
-
-
-def _reap(child: subprocess.Popen[bytes]) -> None:
-    """Leave no child behind, whatever happened here."""
-    if child.poll() is None:
-        child.kill()
-        child.wait()
 
 
 def _events(child: subprocess.Popen[bytes]) -> Iterator[Event]:

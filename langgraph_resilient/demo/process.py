@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,13 +10,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, NoReturn
 
 from langgraph_resilient.errors import DemoFailed
 
+OnQuestion = Callable[[Any], Any]
 SaverKind = Literal["resilient", "sqlite"]
 Durability = Literal["async", "sync", "exit"]
 
@@ -79,7 +81,12 @@ def file_bytes(path: Path) -> int:
 
 
 def start_child(
-    module: str, arguments: Sequence[str], *, stdout: int, stderr: int | IO[bytes]
+    module: str,
+    arguments: Sequence[str],
+    *,
+    stdout: int,
+    stderr: int | IO[bytes],
+    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
     """Start ``python -m module arguments`` with this interpreter and this package.
 
@@ -91,7 +98,7 @@ def start_child(
         environment["PYTHONPATH"] = os.pathsep.join([str(_PACKAGE_ROOT), *known])
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=stdout,
         stderr=stderr,
         env=environment,
@@ -99,36 +106,68 @@ def start_child(
     )
 
 
-def run_child(module: str, arguments: Sequence[str], *, timeout: float) -> tuple[int, int]:
+def run_child(
+    module: str, arguments: Sequence[str], *, timeout: float, answer: OnQuestion | None = None
+) -> tuple[int, int]:
     """Run a child to its end.
 
     Args:
         module: what ``python -m`` runs.
         arguments: its command line.
         timeout: seconds until a hanging child is killed and reported.
+        answer: gets what the child asks (a line of JSON on its standard output), gives the answer.
 
     Returns:
         The exit code (negative: the signal that ended it) and the wall clock just before the
         start, in nanoseconds.
 
     Raises:
-        DemoFailed: the child ended with an error of its own or hung.
+        DemoFailed: the child ended with an error of its own, hung, or asked where nobody answers.
     """
     started_ns = time.time_ns()
-    child = start_child(module, arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        _, errors = child.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        raise DemoFailed(
-            f"the demo's process did not end within {timeout:.0f} s: {module}"
-        ) from None
-    finally:
-        if child.poll() is None:
+    hung = threading.Event()
+    with tempfile.TemporaryFile() as errors:
+        child = start_child(
+            module, arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        )
+
+        def stop() -> None:
+            hung.set()
             child.kill()
-            child.communicate()
-    if not ended_well(child.returncode):
-        raise failure(child.returncode, errors)
+
+        watchdog = threading.Timer(timeout, stop)
+        watchdog.start()
+        try:
+            _talk(child, answer)
+            child.wait()
+        finally:
+            watchdog.cancel()
+            reap(child)
+        if hung.is_set():
+            raise DemoFailed(f"the demo's process did not end within {timeout:.0f} s: {module}")
+        if not ended_well(child.returncode):
+            errors.seek(0)
+            raise failure(child.returncode, errors.read())
     return child.returncode, started_ns
+
+
+def _talk(child: subprocess.Popen[bytes], answer: OnQuestion | None) -> None:
+    """Answer what a child asks, until it says no more."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child.stdin, child.stdout:
+        for line in child.stdout:
+            if answer is None:
+                raise DemoFailed(f"the demo's process asked what it should not: {line!r}")
+            child.stdin.write(json.dumps(answer(json.loads(line))).encode() + b"\n")
+            child.stdin.flush()
+
+
+def reap(child: subprocess.Popen[bytes]) -> None:
+    """Leave no child behind, whatever happened here."""
+    if child.poll() is None:
+        child.kill()
+        child.wait()
 
 
 def ended_well(returncode: int) -> bool:

@@ -3,6 +3,7 @@
 ``python -m langgraph_resilient.demo.replay`` works through the conversations one after another,
 each on a thread of its own, and goes on where the database says it had stopped. What it answers
 next follows from the stored state alone: the record is asked by the number of messages there.
+The tools go through the ledger, so that a call that has ended never runs again.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+from langchain_core.tools import BaseTool
 from langgraph.graph import END, START, MessagesState, StateGraph
+from pydantic import PrivateAttr
 
 from langgraph_resilient.demo.calls import FINISHED, STARTED, CallLog
 from langgraph_resilient.demo.process import file_bytes, open_saver, remove_database
 from langgraph_resilient.demo.trajectory import Conversation, read_conversations
 from langgraph_resilient.errors import DemoFailed
+from langgraph_resilient.integrations.toolnode import recorded_tools
 
 
 def tokens(message: BaseMessage) -> int:
@@ -53,6 +58,88 @@ def answerer(messages: Sequence[BaseMessage], place: int) -> str:
     return "tool" if isinstance(messages[place], ToolMessage) else "input"
 
 
+class _Answers(BaseTool):
+    """A tool that answers as recorded; which answer is asked for stands beside its input.
+
+    Made anew of ``invoke``, because recorded arguments fit no schema that is known here.
+    """
+
+    description: str = "Answers as recorded."
+    _answer: Callable[[int], BaseMessage] = PrivateAttr()
+
+    def __init__(self, name: str, answer: Callable[[int], BaseMessage]):
+        super().__init__(name=name)
+        self._answer = answer
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """The answer at ``place``, a keyword."""
+        return self._answer(kwargs["place"])
+
+    def _run(self) -> Any:
+        raise NotImplementedError
+
+
+class _Tools:
+    """The tools of a conversation. Every call goes through the ledger and takes ``latency`` seconds.
+
+    They change nothing, so a call that was cut off runs again without a question.
+    """
+
+    def __init__(self, conversation: Conversation, log: CallLog, latency: float):
+        self._messages = conversation.messages
+        self._number = conversation.number
+        self._log = log
+        self._latency = latency
+        self._tools: dict[str, BaseTool] = {}
+        self._ran: set[int] = set()
+
+    def __call__(self, places: Sequence[int], config: RunnableConfig) -> list[BaseMessage]:
+        """Make the calls that have their answers there, at the same time."""
+        requests = [self._request(place) for place in places]
+        names = {(request["name"], request["id"]) for request in requests}
+        # Calls that only their order tells apart are made in order.
+        workers = len(places) if len(names) == len(places) else 1
+        with ContextThreadPoolExecutor(max_workers=workers) as pool:
+            return list(pool.map(self._call, places, requests, [config] * len(places)))
+
+    def _call(self, place: int, request: dict[str, Any], config: RunnableConfig) -> BaseMessage:
+        answer: BaseMessage = self._tool(request["name"]).invoke(request, config, place=place)
+        if place in self._ran:  # only now is it recorded, and so finished
+            self._write(place, FINISHED)
+        return answer
+
+    def _run(self, place: int) -> BaseMessage:
+        self._write(place, STARTED)
+        time.sleep(self._latency)
+        self._ran.add(place)
+        return self._messages[place]
+
+    def _write(self, place: int, phase: str) -> None:
+        self._log.write("tool", str(place), phase, conversation=self._number)
+
+    def _tool(self, name: str) -> BaseTool:
+        if name not in self._tools:
+            tool = _Answers(name, self._run)
+            (self._tools[name],) = recorded_tools([tool], default_effect="pure", passthrough=True)
+        return self._tools[name]
+
+    def _request(self, place: int) -> dict[str, Any]:
+        """The tool call that has its answer there; one of its own where no such call is recorded."""
+        answer = self._messages[place]
+        assert isinstance(answer, ToolMessage)
+        earlier = 0
+        for message in reversed(self._messages[:place]):
+            if isinstance(message, ToolMessage):
+                earlier += message.tool_call_id == answer.tool_call_id
+            elif isinstance(message, AIMessage):
+                calls = [c for c in message.tool_calls if (c["id"] or "") == answer.tool_call_id]
+                if earlier < len(calls):
+                    return {**calls[earlier], "type": "tool_call"}
+                earlier -= len(calls)
+        name, arguments = answer.name or "tool", {"place": place}
+        return {"name": name, "args": arguments, "id": answer.tool_call_id, "type": "tool_call"}
+
+
 def build_graph(
     conversation: Conversation, log: CallLog, latency: float
 ) -> StateGraph[MessagesState]:
@@ -61,25 +148,22 @@ def build_graph(
     Each answer takes ``latency`` seconds; the tool calls of one message run at the same time.
     """
     messages = conversation.messages
-
-    def answer(kind: str, state: MessagesState) -> dict[str, list[BaseMessage]]:
-        log.step()
-        start = len(state["messages"])
-        answers = stretch(messages, start, kind)
-        places = range(start, start + len(answers))
-        for place in places:
-            log.write(kind, str(place), STARTED, conversation=conversation.number)
-        time.sleep(latency)
-        for place in places:
-            amount = tokens(messages[place]) if kind == "model" else 0
-            log.write(kind, str(place), FINISHED, conversation=conversation.number, amount=amount)
-        return {"messages": answers}
+    tools = _Tools(conversation, log, latency)
 
     def call_model(state: MessagesState) -> dict[str, list[BaseMessage]]:
-        return answer("model", state)
+        log.step()
+        place = len(state["messages"])
+        log.write("model", str(place), STARTED, conversation=conversation.number)
+        time.sleep(latency)
+        amount = tokens(messages[place])
+        log.write("model", str(place), FINISHED, conversation=conversation.number, amount=amount)
+        return {"messages": [messages[place]]}
 
-    def call_tools(state: MessagesState) -> dict[str, list[BaseMessage]]:
-        return answer("tool", state)
+    def call_tools(state: MessagesState, config: RunnableConfig) -> dict[str, list[BaseMessage]]:
+        log.step()
+        start = len(state["messages"])
+        places = range(start, start + len(stretch(messages, start, "tool")))
+        return {"messages": tools(places, config)}
 
     def onward(state: MessagesState) -> str:
         kind = answerer(messages, len(state["messages"]))

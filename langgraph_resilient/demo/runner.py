@@ -1,18 +1,29 @@
 """The demo's parent process: starts the agent, lets it be killed, starts it again, compares.
 
 Everything it reports it sees from outside: the calls from the log that the children append to,
-the e-mails from its own SMTP server, the final states and the sizes from the files.
+the e-mails from its own SMTP server, the final states and the sizes from the files. It also plays
+the human who is asked what became of an e-mail, and looks that up in the server's log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from langchain_core.messages import BaseMessage, ToolMessage
+
 from langgraph_resilient.demo.agent import THREAD_ID
-from langgraph_resilient.demo.calls import CallCount, Event, count_calls, read_events, savings
+from langgraph_resilient.demo.calls import (
+    CallCount,
+    Event,
+    Savings,
+    count_calls,
+    read_events,
+    savings,
+)
 from langgraph_resilient.demo.process import (
     Durability,
     SaverKind,
@@ -23,15 +34,13 @@ from langgraph_resilient.demo.process import (
     was_killed,
 )
 from langgraph_resilient.demo.smtp import SmtpSink
+from langgraph_resilient.demo.tools import receipt
 from langgraph_resilient.errors import DemoFailed
 
 _CHILD = "langgraph_resilient.demo.agent"
 _TIMEOUT = 120.0
-_FILES = tuple(
-    name + ending
-    for name in ("undisturbed", "crash", "sqlitesaver")
-    for ending in (".db", ".calls.jsonl")
-)
+_RUNS = ("undisturbed", "crash", "sqlitesaver", "mail-after", "mail-before", "mail-sqlitesaver")
+_FILES = tuple(name + ending for name in _RUNS for ending in (".db", ".calls.jsonl"))
 
 #: Where exactly the process dies; the worst place, since the call is paid for and nothing but
 #: this process knows the answer.
@@ -39,6 +48,13 @@ KILL_INSTANT = (
     "in the model node, when model call {number} has finished and before the node has "
     "returned its answer to LangGraph"
 )
+
+
+#: Where it dies inside the e-mail tool. Nobody but the mail server knows which of them it was.
+MAIL_INSTANTS = {
+    "after": "when the mail server has the mail and before the tool has returned",
+    "before": "when the tool has begun and before the mail is sent",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,27 +85,55 @@ class CallRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MailCase:
+    """A kill inside the e-mail tool, and what came of it.
+
+    Attributes:
+        saver: ``resilient`` or ``sqlite``.
+        kill_instant: where in the tool the process died.
+        kills: processes that ended by SIGKILL.
+        question: what the resumed run asked; None: it asked nothing.
+        answer: what it was told, after a look into the mail server's log.
+        emails: e-mails that arrived.
+        equal: whether the run ended as the undisturbed one.
+    """
+
+    saver: str
+    kill_instant: str
+    kills: int
+    question: dict[str, Any] | None
+    answer: dict[str, Any] | None
+    emails: int
+    equal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoReport:
     """The demo's outcome, in plain values.
 
     Attributes:
-        equal: the resumed run, the undisturbed one and SqliteSaver's ended with the same state,
-            and as many e-mails arrived in both.
-        kills: processes that ended by SIGKILL.
-        kill_instant: where in the agent the process died.
+        equal: the resumed runs, the undisturbed one and SqliteSaver's undisturbed one ended with
+            the same state, and as many e-mails arrived in each.
+        kills: processes that ended by SIGKILL, in all runs.
+        kill_instant: where in the agent the process of the first crash died.
         model_calls, tool_calls: calls of the undisturbed run.
-        repeated_model_calls, repeated_tool_calls: calls that ran again after they had finished.
-        tokens_finished: tokens of the model calls that had finished at the kill.
+        repeated_model_calls, repeated_tool_calls: calls that ran again after they had finished, in
+            all our runs that crashed.
+        tokens_finished: tokens of the model calls that had finished at a kill, in these runs.
         tokens_saved: those of them that were not paid for again.
         tokens_saved_ratio: ``tokens_saved / tokens_finished``.
-        resume_ms: opening the saver to the first new step, milliseconds.
-        start_ms: start of the process to the first new step, milliseconds.
+        resume_ms: after the first crash, opening the saver to the first new step, milliseconds.
+        start_ms: start of that process to the first new step, milliseconds.
         bytes, bytes_sqlitesaver: size on disk after the undisturbed run, WAL included.
-        bytes_resumed: size on disk of the file that went through the crash.
-        emails_undisturbed, emails_received: e-mails that arrived, without and with the crash.
+        bytes_resumed: size on disk of the file that went through the first crash.
+        emails_undisturbed, emails_received: e-mails that arrived, without and with that crash.
+        emails, emails_sqlitesaver: e-mails that arrived when the process died inside the e-mail
+            tool, after the mail had left; ours and plain SqliteSaver's.
+        question, answer: what the ledger asked about that e-mail, and what it was told.
+        mail_cases: each kill inside the e-mail tool.
         final_undisturbed, final_resumed: text of the last message.
         messages: number of messages in the final state.
-        calls: how often each call ran.
+        calls: how often each call ran, without and with the first crash.
         durability: LangGraph's durability mode of all runs.
         directory: where the files are, when they were kept.
     """
@@ -111,12 +155,34 @@ class DemoReport:
     bytes_resumed: int
     emails_undisturbed: int
     emails_received: int
+    emails: int
+    emails_sqlitesaver: int
+    question: dict[str, Any] | None
+    answer: dict[str, Any] | None
+    mail_cases: list[MailCase]
     final_undisturbed: str
     final_resumed: str
     messages: int
     calls: list[CallRow]
     durability: str
     directory: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What one run is to be.
+
+    Attributes:
+        name: of its files.
+        saver: which saver it runs on.
+        kill_after: see `DemoOptions`; 0: not there.
+        death: where the first process dies inside the e-mail tool; empty: not there.
+    """
+
+    name: str
+    saver: SaverKind = "resilient"
+    kill_after: int = 0
+    death: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +195,7 @@ class _Run:
     bytes: int
     killed: list[int]
     last_started_ns: int
+    asked: list[tuple[dict[str, Any], dict[str, Any]]]
 
 
 def run_demo(options: DemoOptions, on_stage: Callable[[str], None] = lambda _: None) -> DemoReport:
@@ -141,49 +208,78 @@ def run_demo(options: DemoOptions, on_stage: Callable[[str], None] = lambda _: N
     Raises:
         DemoFailed: a process failed by itself.
     """
-    with database_folder(options.directory, _FILES) as directory, SmtpSink() as sink:
-        on_stage("the agent runs undisturbed")
-        undisturbed = _run(directory, "undisturbed", "resilient", options, sink, kill=False)
+    with database_folder(options.directory, _FILES) as directory:
         on_stage(f"the agent runs and dies after model call {options.kill_after}, then resumes")
-        resumed = _run(directory, "crash", "resilient", options, sink, kill=True)
-        on_stage("the same run on SqliteSaver, for the size of its file")
-        plain = _run(directory, "sqlitesaver", "sqlite", options, sink, kill=False)
-        return _report(options, undisturbed, resumed, plain)
+        crash = _Plan(name="crash", kill_after=options.kill_after)
+        resumed = _run(directory, options, crash)  # alone, since it is timed
+        on_stage("the agent runs undisturbed, and dies inside the e-mail tool; on SqliteSaver, too")
+        plans = [
+            _Plan(name="undisturbed"),
+            _Plan(name="sqlitesaver", saver="sqlite"),
+            _Plan(name="mail-after", death="after"),
+            _Plan(name="mail-before", death="before"),
+            _Plan(name="mail-sqlitesaver", saver="sqlite", death="after"),
+        ]
+        with ThreadPoolExecutor(max_workers=len(plans)) as pool:
+            runs = list(pool.map(lambda plan: _run(directory, options, plan), plans))
+        undisturbed, plain, *mails = runs
+        return _report(
+            options, undisturbed, resumed, plain, list(zip(plans[2:], mails, strict=True))
+        )
 
 
-def _run(
-    directory: Path,
-    name: str,
-    saver: SaverKind,
-    options: DemoOptions,
-    sink: SmtpSink,
-    *,
-    kill: bool,
-) -> _Run:
+def _run(directory: Path, options: DemoOptions, plan: _Plan) -> _Run:
     """Run the agent once, starting it again for as long as it dies."""
-    database, log = directory / f"{name}.db", directory / f"{name}.calls.jsonl"
-    before = sink.received
-    fixed = ["--db", str(database), "--log", str(log), "--smtp-port", str(sink.port)]
-    fixed += ["--saver", saver, "--durability", options.durability]
-    fixed += ["--latency", str(options.latency)]
+    database, log = directory / f"{plan.name}.db", directory / f"{plan.name}.calls.jsonl"
+    asked: list[tuple[dict[str, Any], dict[str, Any]]] = []
     killed: list[int] = []
-    attempt = 0
-    while True:
-        mine = ["--attempt", str(attempt), "--mode", "resume" if attempt else "run"]
-        mine += ["--kill-after", str(options.kill_after if kill and not attempt else 0)]
-        returncode, started_ns = run_child(_CHILD, fixed + mine, timeout=_TIMEOUT)
-        if not was_killed(returncode):
-            break
-        killed.append(attempt)
-        attempt += 1
+    with SmtpSink() as sink:
+
+        def answer(question: dict[str, Any]) -> dict[str, Any]:
+            asked.append((question, look_up(question, sink)))
+            return asked[-1][1]
+
+        fixed = ["--db", str(database), "--log", str(log), "--smtp-port", str(sink.port)]
+        fixed += ["--saver", plan.saver, "--durability", options.durability]
+        fixed += ["--latency", str(options.latency)]
+        while True:
+            arguments = [*fixed, *_arguments(plan, attempt=len(killed))]
+            returncode, started_ns = run_child(_CHILD, arguments, timeout=_TIMEOUT, answer=answer)
+            if not was_killed(returncode):
+                break
+            killed.append(len(killed))
+        emails = sink.received
     return _Run(
         events=read_events(str(log)),
-        state=_final_state(saver, database),
-        emails=sink.received - before,
+        state=_final_state(plan.saver, database),
+        emails=emails,
         bytes=file_bytes(database),
         killed=killed,
         last_started_ns=started_ns,
+        asked=asked,
     )
+
+
+def _arguments(plan: _Plan, *, attempt: int) -> list[str]:
+    """What differs from process to process: only the first one dies."""
+    if attempt:
+        return ["--attempt", str(attempt), "--mode", "resume"]
+    death = ["--death", plan.death] if plan.death else []
+    return ["--attempt", "0", "--mode", "run", "--kill-after", str(plan.kill_after), *death]
+
+
+def look_up(question: dict[str, Any], sink: SmtpSink) -> dict[str, Any]:
+    """What somebody who is asked about an e-mail does: look whether the mail server has it."""
+    wanted = question["arguments"]
+    for mail in sink.mails:
+        if (mail.to, mail.subject) == (wanted["to"], wanted["subject"]):
+            return {
+                "action": "succeeded",
+                "result": receipt(mail.to, mail.subject, mail.message_id),
+                "by": "the demo",
+                "reason": "the mail server has it",
+            }
+    return {"action": "retry", "by": "the demo", "reason": "the mail server has no such mail"}
 
 
 def _final_state(saver: SaverKind, database: Path) -> dict[str, Any]:
@@ -195,23 +291,30 @@ def _final_state(saver: SaverKind, database: Path) -> dict[str, Any]:
     return dict(found.checkpoint["channel_values"])
 
 
-def _report(options: DemoOptions, undisturbed: _Run, resumed: _Run, plain: _Run) -> DemoReport:
-    saved = savings(resumed.events, resumed.killed)
-    with_crash = count_calls(resumed.events)
-    without = count_calls(undisturbed.events)
+def _report(
+    options: DemoOptions,
+    undisturbed: _Run,
+    resumed: _Run,
+    plain: _Run,
+    mails: Sequence[tuple[_Plan, _Run]],
+) -> DemoReport:
+    crashed = [resumed, *(run for plan, run in mails if plan.saver == "resilient")]
+    saved = [savings(run.events, run.killed) for run in crashed]
+    finished, kept = sum(one.finished for one in saved), sum(one.kept for one in saved)
     first_step = [event for event in resumed.events if event.kind == "step"][-1]
-    same_state = undisturbed.state == resumed.state == plain.state
+    cases = [_mail_case(plan, run, undisturbed) for plan, run in mails]
+    sent, theirs = cases[0], cases[-1]
     return DemoReport(
-        equal=same_state and undisturbed.emails == resumed.emails,
-        kills=len(resumed.killed),
+        equal=_same(plain, undisturbed) and all(_same(run, undisturbed) for run in crashed),
+        kills=len(resumed.killed) + sum(case.kills for case in cases),
         kill_instant=KILL_INSTANT.format(number=options.kill_after),
-        model_calls=_total(without, "model"),
-        tool_calls=_total(without, "tool"),
-        repeated_model_calls=_repeated(with_crash, "model"),
-        repeated_tool_calls=_repeated(with_crash, "tool"),
-        tokens_finished=saved.finished,
-        tokens_saved=saved.kept,
-        tokens_saved_ratio=round(saved.ratio, 4),
+        model_calls=_total(undisturbed, "model"),
+        tool_calls=_total(undisturbed, "tool"),
+        repeated_model_calls=sum(_repeated(run, "model") for run in crashed),
+        repeated_tool_calls=sum(_repeated(run, "tool") for run in crashed),
+        tokens_finished=finished,
+        tokens_saved=kept,
+        tokens_saved_ratio=round(Savings(finished=finished, kept=kept).ratio, 4),
         resume_ms=_milliseconds(first_step.at_ns - first_step.opened_ns),
         start_ms=_milliseconds(first_step.at_ns - resumed.last_started_ns),
         bytes=undisturbed.bytes,
@@ -219,13 +322,45 @@ def _report(options: DemoOptions, undisturbed: _Run, resumed: _Run, plain: _Run)
         bytes_resumed=resumed.bytes,
         emails_undisturbed=undisturbed.emails,
         emails_received=resumed.emails,
+        emails=sent.emails,
+        emails_sqlitesaver=theirs.emails,
+        question=sent.question,
+        answer=sent.answer,
+        mail_cases=cases,
         final_undisturbed=_last_text(undisturbed.state),
         final_resumed=_last_text(resumed.state),
         messages=len(resumed.state.get("messages", [])),
-        calls=_rows(without, with_crash),
+        calls=_rows(count_calls(undisturbed.events), count_calls(resumed.events)),
         durability=options.durability,
         directory=str(options.directory) if options.directory else None,
     )
+
+
+def _mail_case(plan: _Plan, run: _Run, undisturbed: _Run) -> MailCase:
+    question, answer = run.asked[0] if run.asked else (None, None)
+    return MailCase(
+        saver=plan.saver,
+        kill_instant=MAIL_INSTANTS[plan.death],
+        kills=len(run.killed),
+        question=question,
+        answer=answer,
+        emails=run.emails,
+        equal=_same(run, undisturbed),
+    )
+
+
+def _same(run: _Run, other: _Run) -> bool:
+    """Whether two runs ended alike: the state, and the e-mails in the world."""
+    return comparable(run.state) == comparable(other.state) and run.emails == other.emails
+
+
+def comparable(state: dict[str, Any]) -> dict[str, Any]:
+    """A state without the ids of tool messages, which are drawn at random in every run."""
+    messages: list[BaseMessage] = [
+        message.model_copy(update={"id": None}) if isinstance(message, ToolMessage) else message
+        for message in state.get("messages", [])
+    ]
+    return {**state, "messages": messages}
 
 
 def _rows(without: Sequence[CallCount], with_crash: Sequence[CallCount]) -> list[CallRow]:
@@ -243,12 +378,12 @@ def _rows(without: Sequence[CallCount], with_crash: Sequence[CallCount]) -> list
     ]
 
 
-def _total(counts: Sequence[CallCount], kind: str) -> int:
-    return sum(count.started for count in counts if count.kind == kind)
+def _total(run: _Run, kind: str) -> int:
+    return sum(count.started for count in count_calls(run.events) if count.kind == kind)
 
 
-def _repeated(counts: Sequence[CallCount], kind: str) -> int:
-    return sum(count.repeated for count in counts if count.kind == kind)
+def _repeated(run: _Run, kind: str) -> int:
+    return sum(count.repeated for count in count_calls(run.events) if count.kind == kind)
 
 
 def _last_text(state: dict[str, Any]) -> str:

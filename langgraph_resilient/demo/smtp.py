@@ -5,21 +5,37 @@ from __future__ import annotations
 import email
 import socket
 import warnings
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from aiosmtpd.controller import Controller
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """What the server's log says of a message that it took."""
+
+    to: str
+    subject: str
+    message_id: str
+
+
 class _Inbox:
-    """Keeps the subject of every message; an entry exists before the sender gets its ``250``."""
+    """Logs every message; an entry exists before the sender gets its ``250``."""
 
     def __init__(self) -> None:
-        self.subjects: list[str] = []
+        self.mails: list[Mail] = []
 
     async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:
         message = email.message_from_bytes(envelope.content)
-        self.subjects.append(str(message["Subject"]))
+        self.mails.append(
+            Mail(
+                to=str(message["To"]),
+                subject=str(message["Subject"]),
+                message_id=str(message["Message-ID"]),
+            )
+        )
         return "250 kept"
 
 
@@ -57,12 +73,12 @@ class SmtpSink:
     @property
     def received(self) -> int:
         """Number of messages that arrived so far."""
-        return len(self._inbox.subjects)
+        return len(self._inbox.mails)
 
     @property
-    def subjects(self) -> list[str]:
-        """The subjects of the messages, in order of arrival."""
-        return list(self._inbox.subjects)
+    def mails(self) -> list[Mail]:
+        """The server's log, in order of arrival."""
+        return list(self._inbox.mails)
 
     def __enter__(self) -> SmtpSink:
         self._controller.start()

@@ -322,8 +322,11 @@ def test_the_demo_prints_one_json_object() -> None:
     report = json.loads(out)
     assert child.returncode == 0
     assert report["equal"] is True
-    assert report["kills"] == 1
+    assert report["kills"] == 4
     assert report["emails_received"] == 1
+    assert (report["emails"], report["emails_sqlitesaver"]) == (1, 2)
+    assert report["question"]["kind"] == "unknown_outcome"
+    assert report["answer"]["action"] == "succeeded"
     assert {
         "repeated_tool_calls",
         "repeated_model_calls",
@@ -340,6 +343,9 @@ def test_the_demo_shows_the_run_to_people() -> None:
     assert outcome.code == 0
     assert re.search(r"summarise .* 1 .* 2 .* ran again", outcome.out)
     assert "equal (9 messages)" in outcome.out
+    assert "unknown_outcome" in outcome.out
+    assert re.search(r"retry: the mail server has no such mail .* 1 ", outcome.out)
+    assert re.search(r"SqliteSaver .* no .* 2 ", outcome.out)
 
 
 def test_the_demo_replays_a_file(tmp_path: Path) -> None:

@@ -19,10 +19,12 @@ from langgraph_resilient.demo.conversation import (
     replay,
 )
 from langgraph_resilient.demo.process import run_child
+from langgraph_resilient.demo.replay import build_graph
 from langgraph_resilient.demo.runner import DemoOptions, DemoReport, run_demo
-from langgraph_resilient.demo.smtp import SmtpSink
+from langgraph_resilient.demo.smtp import Mail, SmtpSink
 from langgraph_resilient.demo.trajectory import read_conversations
 from langgraph_resilient.errors import ConfigurationError, DemoFailed
+from langgraph_resilient.saver import ResilientSaver
 
 SAMPLE = Path(__file__).resolve().parents[3] / "shared" / "trajectories" / "sample.jsonl"
 
@@ -107,14 +109,19 @@ def test_a_log_that_was_never_made_has_no_events(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def report() -> DemoReport:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the files of `report` are."""
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> DemoReport:
     """One run with durability sync, where LangGraph waits for the saver and counts are exact."""
-    return run_demo(DemoOptions(durability="sync", latency=0.0))
+    return run_demo(DemoOptions(durability="sync", latency=0.0, directory=folder))
 
 
 def test_the_resumed_run_ends_as_the_undisturbed_one(report: DemoReport) -> None:
     assert report.equal
-    assert report.kills == 1
     assert report.final_resumed == report.final_undisturbed
     assert report.final_resumed.startswith("Done: 4 findings")
 
@@ -143,15 +150,34 @@ def test_only_the_call_whose_answer_died_with_the_process_runs_again(report: Dem
     )
 
 
+def test_a_kill_inside_the_email_tool_is_asked_about_and_one_mail_arrives(
+    report: DemoReport,
+) -> None:
+    sent, unsent, plain = report.mail_cases
+    for case in (sent, unsent):
+        assert case.question is not None
+        assert (case.question["kind"], case.question["tool"]) == ("unknown_outcome", "send_email")
+        assert (case.saver, case.kills, case.emails, case.equal) == ("resilient", 1, 1, True)
+    assert (sent.answer or {})["action"] == "succeeded"
+    assert (unsent.answer or {})["action"] == "retry"
+    assert (plain.saver, plain.kills, plain.question, plain.emails) == ("sqlite", 1, None, 2)
+    assert (report.emails, report.emails_sqlitesaver) == (sent.emails, plain.emails)
+    assert (report.question, report.answer) == (sent.question, sent.answer)
+
+
+def test_the_kills_of_all_runs_are_counted(report: DemoReport) -> None:
+    assert report.kills == 1 + sum(case.kills for case in report.mail_cases) == 4
+
+
 def test_times_run_from_process_start_over_opening_to_the_first_step(report: DemoReport) -> None:
     assert 0 < report.resume_ms < report.start_ms
 
 
-def test_sizes_are_those_of_the_files(tmp_path: Path) -> None:
-    report = run_demo(DemoOptions(latency=0.0, directory=tmp_path))
-    assert report.bytes == _on_disk(tmp_path / "undisturbed.db")
-    assert report.bytes_sqlitesaver == _on_disk(tmp_path / "sqlitesaver.db")
-    assert report.equal
+def test_sizes_are_those_of_the_files(report: DemoReport, folder: Path) -> None:
+    assert report.directory == str(folder)
+    assert report.bytes == _on_disk(folder / "undisturbed.db")
+    assert report.bytes_resumed == _on_disk(folder / "crash.db")
+    assert report.bytes_sqlitesaver == _on_disk(folder / "sqlitesaver.db")
 
 
 def _on_disk(path: Path) -> int:
@@ -159,17 +185,13 @@ def _on_disk(path: Path) -> int:
     return sum(part.stat().st_size for part in parts if part.exists())
 
 
-def test_a_kill_after_the_last_model_call_sends_no_second_email() -> None:
-    report = run_demo(DemoOptions(durability="sync", kill_after=5, latency=0.0))
+def test_with_nothing_stored_before_the_end_every_model_call_is_repeated_and_no_tool_call() -> None:
+    report = run_demo(DemoOptions(durability="exit", kill_after=5, latency=0.0))
     assert report.equal
-    assert (report.kills, report.emails_received, report.repeated_tool_calls) == (1, 1, 0)
-
-
-def test_with_exit_durability_the_whole_run_is_repeated_and_shown_so() -> None:
-    report = run_demo(DemoOptions(durability="exit", latency=0.0))
-    assert report.equal
-    assert (report.repeated_model_calls, report.repeated_tool_calls) == (3, 2)
+    assert (report.repeated_model_calls, report.repeated_tool_calls) == (5 + 4 + 4, 0)
     assert report.tokens_saved_ratio == 0.0
+    assert report.emails_received == 1
+    assert [case.emails for case in report.mail_cases] == [1, 1, 2]
 
 
 # --- processes and mail ---------------------------------------------------------------------
@@ -180,15 +202,26 @@ def test_a_child_that_fails_by_itself_is_reported_with_its_words() -> None:
         run_child("langgraph_resilient.demo.agent", [], timeout=60)
 
 
+def test_a_child_that_asks_where_nobody_answers_is_reported_and_left_nowhere() -> None:
+    with pytest.raises(DemoFailed, match="asked"):
+        run_child("this", [], timeout=60)  # it prints; none of its lines is a question
+
+
+def test_a_child_that_hangs_is_killed_and_reported() -> None:
+    with pytest.raises(DemoFailed, match="did not end within"):
+        run_child("json.tool", [], timeout=0.5)  # it reads until somebody ends its input
+
+
 def test_the_sink_counts_each_mail_once() -> None:
     with SmtpSink() as sink:
         assert sink.received == 0
         message = EmailMessage()
         message["From"], message["To"], message["Subject"] = "a@example.org", "b@example.org", "s"
+        message["Message-ID"] = "<1@example.org>"
         message.set_content("text")
         with smtplib.SMTP("127.0.0.1", sink.port, local_hostname="localhost") as server:
             server.send_message(message)
-        assert sink.subjects == ["s"]
+        assert sink.mails == [Mail(to="b@example.org", subject="s", message_id="<1@example.org>")]
 
 
 # --- recorded conversations -----------------------------------------------------------------
@@ -297,10 +330,49 @@ def test_odd_conversations_survive_kills_at_random_moments(odd_file: Path, tmp_p
     assert report.differences == []
     assert report.equal
     assert report.kills > 0
+    assert report.repeated_tool_calls == 0
     assert (report.conversations, report.messages) == (2, 13)
     assert (report.model_calls, report.tool_calls) == (5, 2)
     assert report.bytes == _on_disk(tmp_path / "kept" / "conversations.db")
     assert report.bytes_sqlitesaver
+
+
+def test_a_tool_call_that_was_recorded_is_answered_from_the_ledger_when_its_node_runs_again(
+    odd_file: Path, tmp_path: Path
+) -> None:
+    conversation = next(iter(read_conversations([odd_file])))
+    path, config = str(tmp_path / "calls.jsonl"), {"configurable": {"thread_id": "t"}}
+    log = CallLog.at_path(path, attempt=0)
+    with ResilientSaver.from_conn_string(tmp_path / "agent.db") as saver:
+        graph = build_graph(conversation, log, 0.0).compile(checkpointer=saver)
+        first = graph.invoke({"messages": []}, config)
+        before = next(
+            state for state in graph.get_state_history(config) if state.next == ("tools",)
+        )
+        second = graph.invoke(None, before.config)
+    log.close()
+    assert second["messages"] == first["messages"] == conversation.messages[:4]
+    assert [count.started for count in count_calls(read_events(path)) if count.kind == "tool"] == [
+        1,
+        1,
+    ]
+
+
+def test_two_answers_to_one_call_and_answers_to_none_stay_as_recorded(tmp_path: Path) -> None:
+    twin, other = call("f", "{}", ""), call("g", "{}", "2")
+    messages = [
+        said("user", "go"),
+        said("assistant", None, tool_calls=[twin, twin, other]),
+        *(said("tool", text, tool_call_id="") for text in ("first", "second", "third")),
+        said("tool", "of nobody", tool_call_id="9", name="h"),
+        said("tool", "of g", tool_call_id="2", name="g"),
+        said("tool", "of g, again", tool_call_id="2", name="g"),
+    ]
+    path = tmp_path / "twins.jsonl"
+    path.write_text(json.dumps({"id": "c", "messages": messages}) + "\n")
+    report = replay(ReplayOptions(files=[path], kills=1, latency=0.0, compare=False))
+    assert report.differences == []
+    assert (report.equal, report.tool_calls) == (True, 6)
 
 
 def test_without_kills_nothing_is_repeated(odd_file: Path) -> None:
@@ -333,6 +405,7 @@ def test_real_conversations_survive_kills_at_random_moments() -> None:
     assert report.differences == []
     assert report.equal
     assert report.kills > 0
+    assert report.repeated_tool_calls == 0
 
 
 @pytest.mark.parametrize(
