@@ -201,7 +201,9 @@ class Book(Lookup):
             values=tuple(values.items()),
         )
 
-    def _decided(self, session: Session, call: Invocation, key: bytes, cleared: bool) -> Entered:
+    def _decided(
+        self, session: Session, call: Invocation, key: bytes, cleared: bool, alone: bool = False
+    ) -> Entered:
         name = call.name
         record = self.find(session, name, key)
         if record is None:
@@ -213,7 +215,7 @@ class Book(Lookup):
                 key=key.hex(),
                 tool=name.tool,
             )
-        standing = self.standing(session, record)
+        standing = self.standing(session, record, alone=alone)
         decision = decide(record, standing, call.effect, cleared=cleared)
         return Entered(
             decision=decision,
@@ -228,7 +230,7 @@ class Book(Lookup):
         """The record, and where its number stands as soon as it is stored."""
         thread = draft.state.number
         with self.engine.db.read() as session:
-            found = self._decided(session, call, key, cleared)
+            found = self._decided(session, call, key, cleared, alone=True)
             if found.decision is not Decision.START:
                 raise _Otherwise(found)
             lease = calls.read_lease(session, self.engine.sealer, thread)
@@ -249,7 +251,7 @@ class Book(Lookup):
             return
         if not is_alive(lease.owner, lease.expires / 1000, self._clock()):
             return
-        for record in self.records(session, "calls_open", *calls.call_bounds(thread)):
+        for record in self.open_records(session, *calls.call_bounds(thread)):
             if record.state is CallState.STARTED and record.owner == lease.owner:
                 raise _Otherwise(
                     Entered(decision=Decision.WAIT, record=None, reason="thread", owner=lease.owner)

@@ -43,6 +43,7 @@ Flow = Generator[Any, Any, Any]
 _SHORTEST, _LONGEST = 0.001, 0.05
 """Seconds between two looks at what is waited for."""
 _BLOCK = 1 << 20
+_STALE = object()
 
 
 def tool_flow(book: Book, call: Invocation) -> Flow:
@@ -73,6 +74,8 @@ def tool_flow(book: Book, call: Invocation) -> Flow:
             cleared = True
         elif found.decision is Decision.UNKNOWN:
             told = yield from _clear_up(book, call, record)
+            if told is _STALE:
+                continue
             if told is not None:
                 return told[0]
             cleared = True
@@ -157,9 +160,6 @@ def _answers(call: Invocation) -> dict[str, Any]:
 # --- replaying --------------------------------------------------------------------------------
 
 
-_STALE = object()
-
-
 def _replay(book: Book, call: Invocation, record: CallRecord) -> Flow:
     """What is recorded of a call; `_STALE` when its policy rejects that."""
     values = yield Do(partial(book.restored, record, "result", "artifacts"))
@@ -209,7 +209,8 @@ def _clear_up(book: Book, call: Invocation, record: CallRecord) -> Flow:
     """Find out what became of a call, or ask.
 
     Returns:
-        None when it may run again; else what to tell the model, in a tuple.
+        None when it may run again, `_STALE` when it has changed; else what to tell the model, in
+        a tuple.
 
     Raises:
         UnknownOutcome: the policy says so.
@@ -217,9 +218,11 @@ def _clear_up(book: Book, call: Invocation, record: CallRecord) -> Flow:
     """
     if record.state is CallState.STARTED:
         event = Event(at=time.time(), what=f"left behind by {record.owner}")
-        record = yield Do(
-            partial(book.settle, record, CallState.UNKNOWN, {}, event=event, fenced=False)
-        )
+        step = partial(book.settle, record, CallState.UNKNOWN, {}, event=event, fenced=False)
+        try:
+            record = yield Do(step)
+        except LostOwnership:
+            return _STALE  # somebody else found it, too, and was faster: look again
     entry: Entry = yield Do(partial(book.entry, record))
     if call.policy.verify is not None:
         verdict = yield Call(partial(call.policy.verify, entry))

@@ -38,8 +38,8 @@ class Ledger:
             if thread is None:
                 return []
             bounds = calls.call_bounds(thread.number)
-            found = list(self.book.records(session, "calls_in", *bounds))
-            for record in self.book.records(session, "calls_in", *calls.call_bounds(0)):
+            found = list(self.book.records(session, *bounds))
+            for record in self.book.records(session, *calls.call_bounds(0)):
                 if record.home == thread.number:
                     found.append(record)
             found.sort(key=lambda record: record.first_at)

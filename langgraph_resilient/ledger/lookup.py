@@ -10,6 +10,7 @@ from typing import Any
 from langgraph_resilient import calls
 from langgraph_resilient.codec.types import TypePolicy
 from langgraph_resilient.engine import Engine
+from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.ledger import flights
 from langgraph_resilient.ledger.decision import Standing
 from langgraph_resilient.ledger.entry import Entry, entry_of
@@ -19,6 +20,10 @@ from langgraph_resilient.records import CallName, CallRecord, CallState, Owner
 from langgraph_resilient.restoring import Restorer, decoded
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Row, Session
+
+OPEN = frozenset({CallState.STARTED, CallState.UNKNOWN, CallState.SUSPENDED})
+_PAGE = 500
+_LAST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,11 @@ class Lookup:
             if found is None:
                 return None
             thread = found.number
+        shown = None if name.everywhere else name.thread_id
         for row in session.all("calls_in", *calls.slots(thread, key)):
             if row[1] == key:
-                return self._record(session, row, None if name.everywhere else name.thread_id)
+                return self._record(session, row, shown)
+            self._frame(session, row, shown)  # a damaged key must not read as an absent call
         return None
 
     def find_by_key(self, session: Session, key: bytes) -> CallRecord | None:
@@ -72,43 +79,81 @@ class Lookup:
 
     def _record(self, session: Session, row: Row, thread_id: str | None) -> CallRecord:
         number = calls.thread_of(row[0])
+        frame = self._frame(session, row, thread_id)
         shown = thread_id or self._thread_id(session, number)
-        frame = calls.opened_frame(self.engine.sealer, row, shown)
         record = calls.call_from(decoded(self.engine, session, frame, number), row, shown)
         if number or thread_id is not None:
             return record
         at_home = replace(record.name, thread_id=self._thread_id(session, record.home))
         return replace(record, name=at_home)
 
+    def _frame(self, session: Session, row: Row, thread_id: str | None) -> bytes:
+        """A row's frame, its seal checked; the thread is only looked up to complain."""
+        try:
+            return calls.opened_frame(self.engine.sealer, row, thread_id or "")
+        except DataCorrupt:
+            shown = thread_id or self._thread_id(session, calls.thread_of(row[0]))
+            return calls.opened_frame(self.engine.sealer, row, shown)
+
     def _thread_id(self, session: Session, number: int) -> str:
         found = session.one("thread_by_number", number) if number else None
         return f"(deleted thread {number})" if found is None else str(found[0])
 
-    def records(self, session: Session, query: str, *bounds: int) -> Iterator[CallRecord]:
-        """The calls that a query finds."""
-        for row in session.all(query, *bounds):
+    def records(self, session: Session, first: int, last: int) -> Iterator[CallRecord]:
+        """The calls of a range."""
+        for row in _rows(session, first, last):
             yield self._record(session, row, None)
+
+    def open_records(self, session: Session, first: int, last: int) -> Iterator[CallRecord]:
+        """The calls of a range that have not come to an end.
+
+        Raises:
+            CheckpointCorrupt: a row is damaged, also one that says that its call has ended.
+        """
+        for row in _rows(session, first, last):
+            if row[2] in OPEN:
+                yield self._record(session, row, None)
+            else:
+                self._frame(session, row, None)
 
     def open_of(self, session: Session, thread_id: str | None) -> Iterator[CallRecord]:
         """The calls of a thread, or of all, that have not come to an end."""
         if thread_id is None:
-            yield from self.records(session, "calls_open", 0, 1 << 62)
+            yield from self.open_records(session, 0, _LAST)
             return
         thread = rows.find_thread(session, self.engine.sealer, thread_id)
         numbers = [0] if thread is None else [0, thread.number]
         for number in numbers:
-            yield from self.records(session, "calls_open", *calls.call_bounds(number))
+            yield from self.open_records(session, *calls.call_bounds(number))
 
-    def standing(self, session: Session, record: CallRecord) -> Standing:
-        """Whether somebody is running a call."""
+    def standing(self, session: Session, record: CallRecord, *, alone: bool = False) -> Standing:
+        """Whether somebody is running a call.
+
+        Args:
+            session: what the record was read in.
+            record: the call.
+            alone: whether the caller took off for it before that, so that no other flight of this
+                process is on.
+        """
         if record.owner == self._owner():
+            if alone:
+                return Standing.GONE
             flying = flights.is_flying(self.engine.scope, record.key)
-            return Standing.HERE if flying else Standing.GONE
+            return Standing.HERE if flying or self._has_moved(record) else Standing.GONE
         lease = calls.read_lease(session, self.engine.sealer, record.home)
         mine = lease is not None and lease.owner == record.owner
         expires = lease.expires / 1000 if mine and lease is not None else 0.0
         alive = is_alive(record.owner, expires, self._clock())
         return Standing.ELSEWHERE if alive else Standing.GONE
+
+    def _has_moved(self, record: CallRecord) -> bool:
+        """Whether a call was running when its row was read, and has landed since.
+
+        A call lands after its end is stored, so a row that is still the same was left behind.
+        """
+        with self.engine.db.read() as session:
+            found = session.all("calls_in", record.call, record.call)
+        return [row[3] for row in found] != [record.version]
 
     def state_of(self, session: Session, record: CallRecord) -> CallState:
         """A call's state; one that its owner left behind is unknown."""
@@ -146,3 +191,11 @@ class Lookup:
         """The public view of a call."""
         with self.engine.reading() as session:
             return entry_of(record, self.state_of(session, record), self.values(session, record))
+
+
+def _rows(session: Session, first: int, last: int) -> Iterator[Row]:
+    """The rows of a range of calls, some at a time: there may be many."""
+    after = first - 1
+    while found := session.all("calls_page", after, last, _PAGE):
+        yield from found
+        after = found[-1][0]

@@ -38,7 +38,7 @@ from langgraph_resilient.errors import (
     ThreadBusy,
     UnknownOutcome,
 )
-from langgraph_resilient.ledger import Asked, Done, Entry, Ledger, NotDone
+from langgraph_resilient.ledger import Asked, Done, Entry, Ledger, NotDone, flights
 from langgraph_resilient.ledger.decision import Decision
 from langgraph_resilient.maintenance import verify
 from langgraph_resilient.records import CallState, Event
@@ -551,6 +551,63 @@ def test_one_of_many_that_begin_at_once_runs(saver: Any) -> None:
         thread.join()
     assert (results, body.runs) == (["sent"] * 8, 1)
     assert len(saver.ledger.entries("t")) == 1
+
+
+@pytest.mark.parametrize("effect", ["pure", "idempotent", "external"])
+def test_a_row_that_this_process_left_behind_is_no_running_call(saver: Any, effect: str) -> None:
+    """A body whose end could not be stored: the same process goes on, and waits for nobody."""
+    begin(saver.ledger.book, call(effect=effect))
+    assert [entry.state for entry in saver.ledger.entries("t")] == ["unknown"]
+    if effect == "external":
+        with pytest.raises(Asking):
+            run(saver, call(effect=effect))
+    else:
+        assert run(saver, call(effect=effect)).content == "sent c"
+
+
+def test_all_who_find_a_call_that_was_left_behind_ask_about_it(saver: Any) -> None:
+    """Whoever is slower to say so finds it unknown, and gets no error."""
+    for n in range(6):
+        begin(saver.ledger.book, call(id=f"c{n}"))
+    outcomes, barrier = [], threading.Barrier(4)
+
+    def work() -> None:
+        for n in range(6):
+            barrier.wait()
+            try:
+                run(saver, call(id=f"c{n}"))
+            except Asking:
+                outcomes.append("asked")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == ["asked"] * 24
+    assert [entry.version for entry in saver.ledger.entries("t")] == [2] * 6
+
+
+def test_a_call_that_ends_while_it_is_looked_at_is_never_shown_as_unknown(saver: Any) -> None:
+    """Its row is read before its end, and whether it runs is asked after it."""
+    book, seen = saver.ledger.book, []
+    record = book.enter(call()).record
+    with book.engine.reading() as session:
+        (before,) = book.records(session, record.call, record.call)
+        flights.land(book.engine.scope, record.key)
+        seen.append(book.state_of(session, before))
+    assert seen == [CallState.UNKNOWN]
+    assert flights.take_off(book.engine.scope, record.key)
+    with book.engine.reading() as session:
+        (before,) = book.records(session, record.call, record.call)
+        settled = threading.Thread(target=settle, args=(book, record))
+        if not book.engine.db.single:
+            settled.start()
+            settled.join()
+        else:
+            settle(book, record)
+        flights.land(book.engine.scope, record.key)
+        assert book.state_of(session, before) is CallState.STARTED
 
 
 def test_many_calls_of_one_thread_at_once_are_all_recorded(saver: Any) -> None:

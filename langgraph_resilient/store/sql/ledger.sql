@@ -11,13 +11,14 @@ SELECT call, key, state, version, frame
 FROM resilient_calls
 WHERE key = ?
 
--- name: calls_open
--- The calls of a range that have not come to an end.
+-- name: calls_page
+-- A page of the calls of a range.
 SELECT call, key, state, version, frame
 FROM resilient_calls
-WHERE call BETWEEN ? AND ?
-    AND state < 4
+WHERE call > ?
+    AND call <= ?
 ORDER BY call
+LIMIT ?
 
 -- name: call_insert
 -- A call begins for the first time.
