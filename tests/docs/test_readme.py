@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -60,6 +61,7 @@ def test_each_python_block_runs(number: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@functools.cache
 def help_of(*words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", RUN, *words, "--help"],
@@ -74,14 +76,22 @@ def help_of(*words: str) -> str:
     return done.stdout
 
 
+def listed(shown: str) -> list[str]:
+    """The commands that a help text names."""
+    return re.findall(r"^  ([a-z]+)  +\S", shown.partition("Commands:")[2], re.MULTILINE)
+
+
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_each_command_and_its_options_exist(words: list[str]) -> None:
     pytest.importorskip("typer")
-    known = help_of()
-    listed = re.findall(r"^  ([a-z]+)  +\S", known.split("Commands:")[1], re.MULTILINE)
-    named = [word for word in words[1:] if word in listed][:1]
-    assert named or words[1].startswith("-"), f"{words[1]} is no command"
-    shown = known + (help_of(*named) if named else "")
+    shown, path = help_of(), []
+    below = listed(shown)
+    while found := [word for word in words[1:] if word in below][:1]:
+        path += found
+        deeper = help_of(*path)
+        below = listed(deeper)  # of a group, such as ``ledger``
+        shown += deeper
+    assert path or words[1].startswith("-"), f"{words[1]} is no command"
     options = [word.split("=")[0] for word in words if word.startswith("--")]
     assert [option for option in options if option not in shown] == []
 
