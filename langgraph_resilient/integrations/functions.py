@@ -154,7 +154,8 @@ def _prepared(
         tell=_nobody_to_tell(name),
         asked=place.asked,
         weak=call.business is None,
-        reexecute=place.reexecute(name, calls.key_of(call).hex()),
+        reexecute=place.reexecute(name, calls.key_of(call).hex())
+        or (above is not None and above.current.anew),
     )
 
 
@@ -223,4 +224,5 @@ def _step(name: str, policy: dict[str, Any]) -> tuple[Book, Invocation]:
         ask=above.call.ask,
         bare=above.call.bare,
         tell=_nobody_to_tell(step),
+        reexecute=above.current.anew,
     )

@@ -131,5 +131,11 @@ def count(place: Place, what: Any) -> int:
 def ordinal_path(place: Place, what: Any) -> str:
     """Where a call without a message stands: its graph, step, task and turn, without any id."""
     graph = "|".join(part.partition(":")[0] for part in place.checkpoint_ns.split("|"))
-    path = "/".join(str(part) for part in place.path if isinstance(part, (int, str)))
-    return f"{graph}@{place.step}/{path}#{count(place, what)}"
+    return f"{graph}@{place.step}/{_spelled(place.path)}#{count(place, what)}"
+
+
+def _spelled(path: Iterable[Any]) -> str:
+    """A task's path; that of the task which called it is a part of it."""
+    return "/".join(
+        f"({_spelled(part)})" if isinstance(part, (tuple, list)) else str(part) for part in path
+    )

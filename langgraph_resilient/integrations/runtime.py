@@ -64,8 +64,15 @@ class Place:
 
     @property
     def graph_ns(self) -> str:
-        """The namespace of the graph that the task belongs to."""
-        return self.checkpoint_ns.rpartition("|")[0]
+        """The namespace of the graph that the task belongs to.
+
+        A task that another one calls (functional API) is a part of the namespace, and of no graph
+        of its own.
+        """
+        parts, path = self.checkpoint_ns.split("|")[:-1], self.path
+        while len(path) > 1 and path[0] == PUSH and isinstance(path[1], tuple):
+            parts, path = parts[:-1], path[1]
+        return "|".join(parts)
 
     @property
     def path(self) -> tuple[Any, ...]:

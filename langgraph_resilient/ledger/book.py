@@ -292,7 +292,8 @@ class Book(Lookup):
         values = self._packed(draft, {"arguments": call.arguments}, call.name, lenient=True)
         if old is None:
             return self._first(call, key, draft.state.number, epoch, values)
-        answers = old.value("answers")
+        # Run anew, a call that had succeeded asks its questions anew.
+        answers = None if old.state is CallState.SUCCEEDED else old.value("answers")
         if answers is not None:
             values["answers"] = answers
         now = self._clock()

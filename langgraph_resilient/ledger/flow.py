@@ -123,6 +123,7 @@ def current_of(record: CallRecord) -> CurrentCall:
         attempt=record.attempt,
         epoch=record.epoch,
         interrupted=before.endswith(("(was unknown)", "(was started)")),
+        anew=before.endswith("(was succeeded)"),
     )
 
 

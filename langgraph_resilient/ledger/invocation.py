@@ -33,6 +33,7 @@ class CurrentCall:
         attempt: 1 for the first run of the body.
         epoch: grows whenever another process takes the thread over: a fencing token.
         interrupted: whether an earlier attempt was begun and nobody knows how it ended.
+        anew: whether it had succeeded, and runs once more because the run asked for that.
     """
 
     key: str
@@ -42,6 +43,7 @@ class CurrentCall:
     attempt: int
     epoch: int
     interrupted: bool
+    anew: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -143,10 +143,14 @@ def said(state: Mapping[str, Any]) -> list[Any]:
     return [message.content for message in answers(state)]
 
 
-def before(made: Any, node: str = "tools", thread_id: str = "t") -> Any:
-    """The config of the newest checkpoint from which `node` runs next."""
-    history = made.get_state_history(where(thread_id))
-    return next(snapshot.config for snapshot in history if node in snapshot.next)
+def before(made: Any, node: str = "tools", thread_id: str = "t", *, last: bool = True) -> Any:
+    """The config of the newest (or oldest) checkpoint from which `node` runs next."""
+    found = [
+        snapshot.config
+        for snapshot in made.get_state_history(where(thread_id))
+        if node in snapshot.next
+    ]
+    return found[0 if last else -1]
 
 
 def again(mode: str, made: Any, node: str = "tools", **more: Any) -> Any:
@@ -159,6 +163,11 @@ def entry(saver: ResilientSaver, tool: str, thread_id: str = "t") -> Any:
     """The only recorded call of a tool."""
     [found] = [one for one in saver.ledger.entries(thread_id) if one.tool == tool]
     return found
+
+
+def state_of(saver: ResilientSaver, tool: str, thread_id: str = "t") -> str:
+    """The state of the only recorded call of a tool; empty when it was not begun yet."""
+    return dict(states(saver, thread_id)).get(tool, "")
 
 
 def states(saver: ResilientSaver, thread_id: str = "t") -> list[tuple[str, str]]:
