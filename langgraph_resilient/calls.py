@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.codec.seal import Sealer
-from langgraph_resilient.draft import Draft
 from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt, StorageError
 from langgraph_resilient.records import (
+    CALL_BITS,
     CallName,
     CallRecord,
     CallState,
@@ -29,8 +29,10 @@ from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import Conflict
 from langgraph_resilient.store.sqlite import Row, Session
 
+if TYPE_CHECKING:
+    from langgraph_resilient.draft import Draft
+
 KEY_BYTES = 16
-CALL_BITS = 32
 _PROBES = 8
 _PLACE = struct.Struct(">xqBq").pack
 """Thread, state and version of a call; no other place begins with a zero."""
@@ -136,11 +138,6 @@ def call_place(thread: int, key: bytes, state: int, version: int) -> bytes:
     return _PLACE(thread, state, version) + key
 
 
-def call_bounds(thread: int) -> tuple[int, int]:
-    """The lowest and the highest number that a thread's calls can have."""
-    return thread << CALL_BITS, (thread + 1 << CALL_BITS) - 1
-
-
 def thread_of(call: int) -> int:
     """The thread in a call's number; 0 where a business key holds for all."""
     return call >> CALL_BITS
@@ -224,7 +221,7 @@ def same_epoch(session: Session, draft: Draft) -> None:
 
 def frames_of(session: Session, sealer: Sealer, thread: int, thread_id: str) -> Iterator[bytes]:
     """The frames of all calls of a thread."""
-    for row in session.all("calls_in", *call_bounds(thread)):
+    for row in session.all("calls_in", *rows.call_bounds(thread)):
         yield opened_frame(sealer, row, thread_id)
 
 

@@ -159,3 +159,13 @@ def _same(found: Any, wanted: Any) -> bool:
         return bool(found == wanted)
     except Exception:  # noqa: BLE001 - a foreign __eq__ that fails is no match, for nobody else
         return False
+
+
+def begins_run(config: RunnableConfig) -> bool:
+    """Whether a graph's run begins by reading with this config: not a task's, not a user's look."""
+    configurable = config.get("configurable") or {}
+    return (
+        "__pregel_runtime" in configurable
+        and "__pregel_task_id" not in configurable
+        and not configurable.get("checkpoint_ns")
+    )

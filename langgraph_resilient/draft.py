@@ -165,6 +165,8 @@ class ThreadState:
         self.number = found.number
         self.base = found.number << BLOB_BITS
         self.name = digest.address(self.thread_id.encode("utf-8", "surrogatepass"), engine.key)
+        bounds = rows.call_bounds(found.number)
+        self.open_model_calls = session.one("journal_open", *bounds) is not None
         self.deleted_before = session.one("tombstones", self.name) is not None
         first, last = rows.blob_bounds(self.number)
         newest = session.one("blob_last", *rows.part_bounds(first, last))

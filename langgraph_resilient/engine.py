@@ -34,6 +34,7 @@ from langgraph_resilient.errors import (
     TamperDetected,
 )
 from langgraph_resilient.options import Options
+from langgraph_resilient.runs import Runs
 from langgraph_resilient.store import migrate, rows
 from langgraph_resilient.store.cache import Cache
 from langgraph_resilient.store.failures import Conflict
@@ -90,6 +91,7 @@ class Engine:
         self.key = b""
         self.scope = b""
         """What tells this database from all others."""
+        self.runs = Runs()
         self.ready = False
         self._states: OrderedDict[str, ThreadState] = OrderedDict()
         self._uses = 0

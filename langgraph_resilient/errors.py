@@ -7,6 +7,8 @@ This module imports nothing of the package.
 
 from __future__ import annotations
 
+from langgraph.errors import GraphBubbleUp
+
 
 class ResilientError(Exception):
     """Root of all errors raised by langgraph_resilient."""
@@ -137,15 +139,23 @@ class LedgerError(ResilientError):
         self.tool = tool
 
 
-class UnknownOutcome(LedgerError, RuntimeError):
+class CallRefused(LedgerError, GraphBubbleUp):
+    """A call must not go on, and its run must stop.
+
+    Passes through whatever turns errors into messages (``ToolNode(handle_tool_errors=True)``, retry
+    middleware): a model that is told "error" makes the call once more, as another call.
+    """
+
+
+class UnknownOutcome(CallRefused, RuntimeError):
     """Nobody knows whether an external call took effect; it is not run again by guess."""
 
 
-class LostOwnership(LedgerError, RuntimeError):
+class LostOwnership(CallRefused, RuntimeError):
     """Another process took the thread over, or somebody resolved the call; nothing was written."""
 
 
-class ThreadBusy(LedgerError, TimeoutError):
+class ThreadBusy(CallRefused, TimeoutError):
     """Another live process runs calls of the thread."""
 
 
@@ -153,19 +163,35 @@ class BusinessKeyReused(LedgerError, ValueError):
     """A business key came again with other arguments; the recorded result is not for them."""
 
 
-class PreconditionFailed(LedgerError, RuntimeError):
+class PreconditionFailed(CallRefused, RuntimeError):
     """What must hold before an external call runs again does not hold."""
 
 
-class NotDurable(LedgerError, TimeoutError):
+class NotDurable(CallRefused, TimeoutError):
     """The checkpoint that asked for an external call was not stored in time; it did not start."""
+
+
+class NotRecorded(CallRefused, StorageError):
+    """A call ended, and how it ended could not be stored: its outcome counts as unknown."""
 
 
 class CallNotFound(LedgerError, LookupError):
     """The ledger has no call with this key."""
 
 
-class NoSaver(LedgerError, RuntimeError):
+class JournalError(ResilientError):
+    """The journal of model calls cannot let a call go on."""
+
+
+class ParametersDrifted(JournalError, ValueError):
+    """A call that a crash interrupted was made with other parameters than the code has now."""
+
+
+class RunDiverged(JournalError, RuntimeError):
+    """A resumed or replayed run asks a model something else than was recorded."""
+
+
+class NoSaver(CallRefused, RuntimeError):
     """A recorded tool ran in a graph without a `ResilientSaver`."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
 
+from langgraph_resilient import modelcalls
 from langgraph_resilient.codec import envelope
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.codec.memo import is_plain
@@ -65,6 +66,7 @@ def put(
     }
     raw = _packed_envelope(packer, checkpoint, values, metadata)
     store_checkpoint(draft, namespace, id, parent, raw)
+    modelcalls.retire_with_checkpoint(draft, checkpoint_ns, id, metadata)
     return True
 
 
@@ -200,6 +202,7 @@ def put_writes(
         for position, (channel, value) in enumerate(writes)
     }
     put_entries(draft, checkpoint_ns, checkpoint_id, entries, task_id, task_path, serde)
+    modelcalls.retire_with_writes(draft, checkpoint_ns, task_id, writes)
     return True
 
 

@@ -9,6 +9,8 @@ from typing import Any
 BLOB_BITS = 24
 """A blob's number is ``thread << BLOB_BITS | ordinal``."""
 ORDINALS = 1 << BLOB_BITS
+CALL_BITS = 32
+"""A tool call's or model call's number is ``thread << CALL_BITS | place``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,3 +211,62 @@ class Lease:
     epoch: int
     expires: int
     owner: Owner
+
+
+# --- the journal of model calls -----------------------------------------------------------------
+
+
+class ModelCallState(IntEnum):
+    """Where a model call stands. Numbers are stored; those below 4 are not retired."""
+
+    STARTED = 1
+    ENDED = 2
+    RETIRED = 4
+    FAILED = 5
+    DISCARDED = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCallRecord:
+    """A model call as stored. Values stay packed until somebody asks for them.
+
+    Attributes:
+        call: its number; 0 before it is stored.
+        request: digest of what was asked, without what may differ in a repetition.
+        sampling: digest of the parameters.
+        parent: key of the tool call inside which it was made, or empty.
+        task: the root graph's task it was made under.
+        root: the root graph's checkpoint it was made from.
+        place: where in the graph it was made, and which call of its task's run it is.
+        message_id: the id its answer has or will have.
+        ended_at: seconds since 1970, or None while it runs.
+        flags: ``streamed``, ``recorded parameters`` (made with those of an interrupted call).
+        values: packed values by name: ``sent`` (what was sent, besides messages), ``messages``,
+            ``answer``, ``error``, ``drift``.
+    """
+
+    call: int = 0
+    thread_id: str
+    state: ModelCallState
+    request: bytes
+    sampling: bytes
+    parent: bytes
+    task: bytes
+    root: bytes
+    place: str
+    provider: str
+    model: str
+    message_id: str
+    started_at: float
+    ended_at: float | None = None
+    flags: frozenset[str] = frozenset()
+    values: tuple[tuple[str, bytes], ...] = ()
+
+    def value(self, name: str) -> bytes | None:
+        """A packed value, or None."""
+        return dict(self.values).get(name)
+
+    @property
+    def answerless(self) -> bool:
+        """Whether it was begun and has no answer: a repetition has the same message id."""
+        return self.state is ModelCallState.STARTED

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langgraph_resilient import calls, configs, legacy, listing
+from langgraph_resilient import calls, configs, legacy, listing, modelcalls
 from langgraph_resilient.codec import digest, envelope
 from langgraph_resilient.codec.frame import has_references, template_number
 from langgraph_resilient.codec.packed import pack, rebase, references_of
@@ -69,8 +69,10 @@ def _delete(engine: Engine, session: Session, thread: ThreadRow) -> int:
     first, last = rows.blob_bounds(thread.number)
     _free_of_templates(engine, session, first, last)
     session.run("namespaces_delete", thread.number)
-    session.run("calls_delete", *calls.call_bounds(thread.number))
+    session.run("calls_delete", *rows.call_bounds(thread.number))
     session.run("lease_delete", thread.number)
+    session.run("journal_delete", *rows.call_bounds(thread.number))
+    session.run("chunks_delete", *rows.call_bounds(thread.number))
     session.run("templates_delete", first, last)
     shared = [row[0] for row in session.all("shares_of_thread", thread.number)]
     session.run("shares_delete", thread.number)
@@ -178,7 +180,7 @@ def _calls(engine: Engine, session: Session, thread: ThreadRow) -> list[CallReco
     """The tool calls of a thread."""
     restorer = Restorer(engine, session, thread.thread_id, thread.number, None)
     found = []
-    for row in session.all("calls_in", *calls.call_bounds(thread.number)):
+    for row in session.all("calls_in", *rows.call_bounds(thread.number)):
         frame = calls.opened_frame(engine.sealer, row, thread.thread_id)
         record = calls.call_from(restorer.content(frame), row, thread.thread_id)
         found.append(record)
@@ -496,6 +498,8 @@ def _reachable(engine: Engine, session: Session, thread: ThreadRow, restorer: Re
             opened_writes = rows.opened_writes(engine.sealer, written, row[0], thread.thread_id)
             found.update(named_by_writes(restorer.content(opened_writes.frame), base))
     for frame in calls.frames_of(session, engine.sealer, thread.number, thread.thread_id):
+        found.update(named_by_writes(restorer.content(frame), base))
+    for frame in modelcalls.frames_of(session, engine.sealer, thread.number, thread.thread_id):
         found.update(named_by_writes(restorer.content(frame), base))
     return found | _inside(engine, session, found, thread.thread_id)
 

@@ -40,6 +40,7 @@ from typing_extensions import Self
 from langgraph_resilient import configs, history, listing, recording, retention
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError, UnknownOutcome
+from langgraph_resilient.journal import Journal, JournalBook
 from langgraph_resilient.ledger import Book, Ledger
 from langgraph_resilient.ledger import Reading as LedgerReading
 from langgraph_resilient.options import Options
@@ -91,6 +92,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
     def _start(self, engine: Engine, serde: SerializerProtocol | None) -> None:
         self._engine = engine
         self._ledger: tuple[ResilientSaver, Ledger] | None = None
+        self._journal: tuple[ResilientSaver, Journal] | None = None
         native = ResilientSerde(engine.policy)
         super().__init__(serde=native if serde is None else serde)
 
@@ -234,6 +236,15 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             found = self._ledger = (self, Ledger(Book(self._engine, self._ledger_reading)))
         return found[1]
 
+    @property
+    def journal(self) -> Journal:
+        """The model calls of this database: what was sent, what came back."""
+        found = self._journal
+        if found is None or found[0] is not self:
+            found = (self, Journal(JournalBook(self._engine, self._ledger_reading)))
+            self._journal = found
+        return found[1]
+
     def _ledger_reading(self) -> LedgerReading:
         reader = self._reader()
         return LedgerReading(reader.serde, reader.policy)
@@ -250,6 +261,8 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             DataCorrupt: it is there but damaged; damage never reads as absence.
         """
         spot = configs.spot(config)
+        if configs.begins_run(config):
+            self._engine.runs.begin(spot.thread_id)
         found = listing.get(self._engine, self._reader(), spot)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""`ResilienceMiddleware`: tool calls of `create_agent` through the ledger, histories mended."""
+"""`ResilienceMiddleware`: an agent's tool calls through the ledger, its model calls journaled."""
 
 from __future__ import annotations
 
@@ -8,23 +8,37 @@ from typing import Any
 from langchain.agents.middleware.types import AgentMiddleware, ModelRequest
 
 from langgraph_resilient._aio import adrive, drive
+from langgraph_resilient.integrations.models import durable
 from langgraph_resilient.integrations.repair import repair_flow
 from langgraph_resilient.integrations.toolnode import ToolWrappers
 
+_MODEL_OPTIONS = ("seed", "on_drift", "on_divergence", "saver", "passthrough")
+
 
 class ResilienceMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Makes an agent's tool calls happen once. Put it last: ``middleware=[…, ResilienceMiddleware()]``.
+    """Makes an agent's tool calls happen once, and its model calls be paid for once.
 
-    Finds the saver in the running graph's config.
+    Put it last: ``middleware=[…, ResilienceMiddleware()]``. It finds the saver in the running
+    graph's config, mends histories in which a tool call has no answer, and journals model calls.
 
     Args:
-        **options: see `langgraph_resilient.integrations.recorder.Recorder`: ``default_effect``,
-            ``pure``, ``idempotent``, ``tools``, ``passthrough``.
+        journal: whether model calls are journaled.
+        **options: for tools (see `langgraph_resilient.integrations.recorder.Recorder`):
+            ``default_effect``, ``pure``, ``idempotent``, ``tools``; for models (see
+            `langgraph_resilient.integrations.models.ModelOptions`): ``seed``, ``on_drift``,
+            ``on_divergence``; for both: ``saver``, ``passthrough``.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, journal: bool = True, **options: Any) -> None:
         super().__init__()
-        self._wrappers = ToolWrappers(**options)
+        self._journal = journal
+        self._models = {name: options[name] for name in _MODEL_OPTIONS if name in options}
+        tools = {
+            name: value
+            for name, value in options.items()
+            if name not in ("seed", "on_drift", "on_divergence")
+        }
+        self._wrappers = ToolWrappers(**tools)
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Run a tool call through the ledger."""
@@ -35,14 +49,12 @@ class ResilienceMiddleware(AgentMiddleware[Any, Any, Any]):
         return await self._wrappers.awrap_tool_call(request, handler)
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Any:
-        """Let the model see a history in which every tool call has its answer."""
+        """Journal a model call; the model sees a history in which every tool call has its answer."""
         place = self._wrappers.recorder.running()
         if place is None:
             return handler(request)
-        messages: Any = drive(repair_flow(place, request.messages))
-        return handler(
-            request if messages is request.messages else request.override(messages=messages)
-        )
+        messages = drive(repair_flow(place, request.messages))
+        return handler(self._prepared(request, messages))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[..., Awaitable[Any]]
@@ -52,7 +64,12 @@ class ResilienceMiddleware(AgentMiddleware[Any, Any, Any]):
         if place is None:
             return await handler(request)
         flow = repair_flow(place, request.messages)
-        messages: Any = await adrive(flow, place.saver.ledger.book.engine.waiting)
-        return await handler(
-            request if messages is request.messages else request.override(messages=messages)
-        )
+        messages = await adrive(flow, place.saver.ledger.book.engine.waiting)
+        return await handler(self._prepared(request, messages))
+
+    def _prepared(self, request: ModelRequest[Any], messages: Any) -> ModelRequest[Any]:
+        if messages is not request.messages:
+            request = request.override(messages=messages)
+        if self._journal:
+            request = request.override(model=durable(request.model, **self._models))
+        return request

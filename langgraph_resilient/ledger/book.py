@@ -251,7 +251,7 @@ class Book(Lookup):
             return
         if not is_alive(lease.owner, lease.expires / 1000, self._clock()):
             return
-        for record in self.open_records(session, *calls.call_bounds(thread)):
+        for record in self.open_records(session, *rows.call_bounds(thread)):
             if record.state is CallState.STARTED and record.owner == lease.owner:
                 raise _Otherwise(
                     Entered(decision=Decision.WAIT, record=None, reason="thread", owner=lease.owner)

@@ -21,9 +21,13 @@ from typing_extensions import assert_never
 from langgraph_resilient import calls
 from langgraph_resilient._aio import Call, Do, Pause
 from langgraph_resilient.errors import (
+    CallRefused,
+    LedgerError,
     LostOwnership,
     NotDurable,
+    NotRecorded,
     PreconditionFailed,
+    ResilientError,
     ThreadBusy,
     UnknownOutcome,
 )
@@ -105,8 +109,8 @@ def _run(book: Book, call: Invocation, record: CallRecord) -> Flow:
         values = {"result": result, **_answers(call)}
         flags = frozenset({"error"}) if getattr(result, "status", "") == "error" else frozenset()
         if call.policy.artifacts is not None:
-            values["artifacts"] = yield Do(partial(_fingerprints, call.policy.artifacts, result))
-        yield Do(partial(book.settle, record, CallState.SUCCEEDED, values, flags=flags))
+            values |= yield Do(partial(_artifacts, call, result))
+        yield from _settle(book, record, CallState.SUCCEEDED, values, flags)
         return result
     finally:
         flights.land(book.engine.scope, record.key)
@@ -149,9 +153,36 @@ def _ended(
     else:
         assert_never(ending)
     try:
+        yield from _settle(book, record, state, values, flags)
+    except CallRefused as refused:
+        raise refused from error
+
+
+def _settle(
+    book: Book,
+    record: CallRecord,
+    state: CallState,
+    values: Mapping[str, Any],
+    flags: frozenset[str],
+) -> Flow:
+    """Record how a body ended.
+
+    Raises:
+        LostOwnership: the call or its thread was taken over meanwhile.
+        NotRecorded: it could not be stored.
+    """
+    try:
         yield Do(partial(book.settle, record, state, values, flags=flags))
-    except LostOwnership as lost:
-        raise lost from error
+    except LedgerError:
+        raise
+    except ResilientError as error:
+        raise NotRecorded(
+            f"tool {record.name.tool!r}, call {record.key.hex()} ended as {state.name.lower()}, but "
+            f"that could not be stored: {error}. Its outcome counts as unknown; see that the "
+            "database can be written, and resume",
+            key=record.key.hex(),
+            tool=record.name.tool,
+        ) from error
 
 
 def _answers(call: Invocation) -> dict[str, Any]:
@@ -178,9 +209,15 @@ def _replay(book: Book, call: Invocation, record: CallRecord) -> Flow:
     return call.restamp(result)
 
 
-def _fingerprints(artifacts: Any, result: Any) -> dict[str, str]:
+def _artifacts(call: Invocation, result: Any) -> dict[str, Any]:
     """Size and digest of each file that a call made, by path."""
-    return {str(path): _fingerprint(Path(path)) for path in artifacts(result)}
+    assert call.policy.artifacts is not None
+    try:
+        paths = [Path(path) for path in call.policy.artifacts(result)]
+    except Exception as error:  # noqa: BLE001 - the effect is done, and must be recorded as done
+        logger.warning("tool %s: artifacts= failed: %s", call.name.tool, type(error).__name__)
+        return {}
+    return {"artifacts": {str(path): _fingerprint(path) for path in paths}}
 
 
 def _fingerprint(path: Path) -> str:

@@ -29,7 +29,7 @@ def digest_of(arguments: Any) -> bytes:
         ValueRefused: they hold themselves, or nest without end.
     """
     try:
-        tree = _canonical(arguments)
+        tree = canonical(arguments)
     except RecursionError:
         raise _endless() from None
     try:
@@ -45,7 +45,8 @@ def _endless() -> ValueRefused:
     )
 
 
-def _canonical(value: Any) -> Any:
+def canonical(value: Any) -> Any:
+    """A tree of plain types that is equal for equal values, and for no others."""
     kind = type(value)
     if kind is int and not -(1 << 63) <= value < 1 << 64:
         return ["int", str(value)]
@@ -53,19 +54,19 @@ def _canonical(value: Any) -> Any:
         return value
     if kind is list or kind is tuple:
         # Tagged like everything below, or a list could spell what stands for a mapping.
-        return ["list", *map(_canonical, value)]
+        return ["list", *map(canonical, value)]
     if isinstance(value, Mapping):
-        pairs = [[_canonical(key), _canonical(item)] for key, item in value.items()]
+        pairs = [[canonical(key), canonical(item)] for key, item in value.items()]
         return ["map", sorted(pairs, key=lambda pair: pack(pair[0]))]
     if isinstance(value, (set, frozenset)):
-        return ["set", sorted((_canonical(item) for item in value), key=pack)]
+        return ["set", sorted((canonical(item) for item in value), key=pack)]
     if isinstance(value, Enum):
         return ["enum", kind.__qualname__, value.name]
     for base in _BASES:  # subclasses
         if isinstance(value, base):
-            return _canonical(base.__new__(base, value))
+            return canonical(base.__new__(base, value))
     if isinstance(value, _SEQUENCES):
-        return [kind.__qualname__, *map(_canonical, value)]
+        return [kind.__qualname__, *map(canonical, value)]
     return _object(value)
 
 
@@ -74,10 +75,10 @@ def _object(value: Any) -> Any:
         return ["class", value.__module__, value.__qualname__]
     name = type(value).__qualname__
     if hasattr(value, "model_dump"):
-        return [name, _canonical(value.model_dump())]
+        return [name, canonical(value.model_dump())]
     if dataclasses.is_dataclass(value):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return [name, _canonical(fields)]
+        return [name, canonical(fields)]
     try:
         return [name, _serde.dumps_typed(value)[1]]
     except ValueRefused:

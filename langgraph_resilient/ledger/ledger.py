@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from langgraph_resilient import calls
 from langgraph_resilient.errors import CallNotFound, ConfigurationError, LostOwnership
 from langgraph_resilient.ledger.answers import Answer, parse
 from langgraph_resilient.ledger.book import Book
@@ -37,9 +36,9 @@ class Ledger:
             thread = rows.find_thread(session, engine.sealer, str(thread_id))
             if thread is None:
                 return []
-            bounds = calls.call_bounds(thread.number)
+            bounds = rows.call_bounds(thread.number)
             found = list(self.book.records(session, *bounds))
-            for record in self.book.records(session, *calls.call_bounds(0)):
+            for record in self.book.records(session, *rows.call_bounds(0)):
                 if record.home == thread.number:
                     found.append(record)
             found.sort(key=lambda record: record.first_at)

@@ -124,7 +124,7 @@ class Lookup:
         thread = rows.find_thread(session, self.engine.sealer, thread_id)
         numbers = [0] if thread is None else [0, thread.number]
         for number in numbers:
-            yield from self.open_records(session, *calls.call_bounds(number))
+            yield from self.open_records(session, *rows.call_bounds(number))
 
     def standing(self, session: Session, record: CallRecord, *, alone: bool = False) -> Standing:
         """Whether somebody is running a call.

@@ -93,7 +93,8 @@ def ending_of(error: BaseException, policy: ToolPolicy, *, begun: bool = True) -
     """
     if isinstance(error, ParentCommand):
         return Ending.PARENT
-    if isinstance(error, GraphBubbleUp):
+    # Our own refusals bubble up, too, and are failures of what they come out of.
+    if isinstance(error, GraphBubbleUp) and not isinstance(error, LedgerError):
         return Ending.SUSPENDED
     if not begun:
         return Ending.DEFINITE

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgpack import ExtType
 
-from langgraph_resilient import calls
+from langgraph_resilient import calls, modelcalls
 from langgraph_resilient.codec.frame import FRAME_VERSION, FrameCodec, Method
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.codec.memo import Memo
@@ -129,12 +129,16 @@ class Shortcut:
         place = calls.call_place(thread, record.key, record.state, record.version)
         stored = engine.sealer.seal(place, self._frames.encode(calls.packed_call(record)))
         state: CallState = record.state
+        asked = engine.runs.has(record.name.thread_id)
 
         def work(session: Session) -> int:
             row = (state, record.version, stored, record.call, record.key, old_version)
             if not fenced:
                 return session.run("call_update", *row)
-            return session.run("call_settle", *row, record.home, record.epoch)
+            changed = session.run("call_settle", *row, record.home, record.epoch)
+            if changed == 1 and state is CallState.SUCCEEDED and asked:
+                modelcalls.retire_with_call(engine, session, record.home, record.key)
+            return changed
 
         return bool(engine.db.write(work) == 1)
 

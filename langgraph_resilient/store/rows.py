@@ -11,6 +11,7 @@ from langgraph_resilient.codec.seal import Sealer
 from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt, TamperDetected
 from langgraph_resilient.records import (
     BLOB_BITS,
+    CALL_BITS,
     ORDINALS,
     CheckpointRow,
     NamespaceRow,
@@ -293,6 +294,11 @@ def readable(name: object) -> str:
 def blob_bounds(thread: int) -> tuple[int, int]:
     """The lowest and the highest number that a thread's blobs can have."""
     return thread << BLOB_BITS, (thread << BLOB_BITS) + ORDINALS - 1
+
+
+def call_bounds(thread: int) -> tuple[int, int]:
+    """The lowest and the highest number that a thread's tool calls or model calls can have."""
+    return thread << CALL_BITS, (thread + 1 << CALL_BITS) - 1
 
 
 def part_bounds(first: int, last: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from langgraph_resilient.integrations.models import journaled
 from langgraph_resilient.integrations.repair import repair_messages
 from langgraph_resilient.integrations.toolnode import recorded_tools
 from langgraph_resilient.saver import ResilientSaver
@@ -18,16 +19,21 @@ def _heal(saver: ResilientSaver, messages: Sequence[Any]) -> list[Any]:
     return repair_messages(messages, saver)
 
 
+def _model(saver: ResilientSaver, function: Any) -> Any:
+    return journaled(function, saver=saver)
+
+
 class _Factory:
     """Called with a path, gives a context manager for a saver on that file.
 
     Attributes:
         hooks: what a richer test suite may plug in, by name: ``tools(saver, tools)`` records
-            tools, ``heal(saver, messages)`` mends a history before a model sees it.
+            tools, ``heal(saver, messages)`` mends a history before a model sees it,
+            ``model(saver, function)`` journals a function that asks a model.
     """
 
     def __init__(self) -> None:
-        self.hooks: dict[str, Any] = {"tools": _tools, "heal": _heal}
+        self.hooks: dict[str, Any] = {"tools": _tools, "heal": _heal, "model": _model}
 
     def __call__(self, path: str) -> Any:
         return ResilientSaver.from_conn_string(path)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2] / PACKAGE
 LAYERS = [
     {"records", "options", "errors"},
     {"codec", "store", "_aio", "anchor"},
-    {"engine", "draft", "recording", "restoring", "calls"},
+    {"engine", "draft", "recording", "restoring", "calls", "modelcalls", "runs"},
     {"maintenance", "legacy", "configs", "history", "listing", "retention", "serde"},
     {"saver", "ledger", "journal", "stream", "policy", "guard"},
     {"cli", "demo", "integrations", "testing", "__main__"},

@@ -1,0 +1,270 @@
+"""The journal's rows: opened before a model is called, closed when it has answered.
+
+Blocking; a coroutine's caller goes to another thread. Calls no model.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_resilient import calls, modelcalls
+from langgraph_resilient.codec.keys import pack_name
+from langgraph_resilient.codec.packed import pack
+from langgraph_resilient.draft import Draft
+from langgraph_resilient.engine import Engine
+from langgraph_resilient.errors import ValueRefused
+from langgraph_resilient.journal.matching import Found, Match, find
+from langgraph_resilient.journal.request import Request
+from langgraph_resilient.ledger import Reading
+from langgraph_resilient.records import ModelCallRecord, ModelCallState
+from langgraph_resilient.restoring import Restorer, decoded
+from langgraph_resilient.store import rows
+from langgraph_resilient.store.sqlite import Row, Session
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Where a model call is made.
+
+    Attributes:
+        thread_id: the thread.
+        parent: key of the tool call around it, or empty.
+        task: id of the root graph's task it is made under.
+        root: id of the root graph's checkpoint.
+        place: where in the graph, without any id, and which call of its task's run it is.
+    """
+
+    thread_id: str
+    parent: bytes
+    task: str
+    root: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A call that was opened: recorded now, or found recorded.
+
+    Attributes:
+        record: the row.
+        found: what the journal knew.
+        answer: the recorded answer; None when the model must be called.
+        parameters: what the model must be called with instead of the code's own: those of the
+            interrupted call.
+    """
+
+    record: ModelCallRecord
+    found: Found
+    answer: BaseMessage | None = None
+    parameters: Mapping[str, Any] | None = None
+
+
+class JournalBook:
+    """The model calls of one database. Safe to use from any thread.
+
+    Args:
+        engine: lends database and codec.
+        reading: what values are stored and restored with, asked for each time.
+        clock: seconds since 1970.
+        new_id: makes the ids of answers whose provider gives none.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        reading: Callable[[], Reading] = Reading,
+        clock: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: f"lc_run--{uuid4()}",
+    ):
+        self.engine = engine
+        self._reading = reading
+        self._clock = clock
+        self._new_id = new_id
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def records(self, session: Session, thread_id: str, query: str) -> Iterator[ModelCallRecord]:
+        """The calls of a thread that a query finds, in the order of their beginning."""
+        thread = rows.find_thread(session, self.engine.sealer, thread_id)
+        if thread is None:
+            return
+        for row in session.all(query, *rows.call_bounds(thread.number)):
+            yield self._record(session, row, thread_id)
+
+    def _record(self, session: Session, row: Row, thread_id: str) -> ModelCallRecord:
+        frame = modelcalls.opened_frame(self.engine.sealer, row, thread_id)
+        raw = decoded(self.engine, session, frame, calls.thread_of(row[0]))
+        return modelcalls.model_call_from(raw, row, thread_id)
+
+    def values(self, session: Session, record: ModelCallRecord, *names: str) -> dict[str, Any]:
+        """Restored values of a call, all or some.
+
+        Raises:
+            DataCorrupt: one is damaged.
+        """
+        reading = self._reading()
+        number = calls.thread_of(record.call)
+        restorer = Restorer(
+            self.engine, session, record.thread_id, number, reading.serde, reading.policy
+        )
+        return {
+            name: restorer.packed(packed)
+            for name, packed in record.values
+            if not names or name in names
+        }
+
+    def match(self, spot: Spot, request: Request) -> Found:
+        """What the journal knows of a call that is about to be made."""
+        runs = self.engine.runs
+        with self.engine.reading() as session:
+            candidates = [
+                record
+                for record in self.records(session, spot.thread_id, "journal_open")
+                if not runs.is_used(spot.thread_id, record.call)
+            ]
+        return find(
+            candidates,
+            request=request.identity(),
+            sampling=request.sampling(),
+            parent=spot.parent,
+            place=spot.place,
+        )
+
+    # --- opening ------------------------------------------------------------------------------
+
+    def answer(self, spot: Spot, record: ModelCallRecord) -> Any:
+        """The recorded answer for this run; None when another call of the run took it."""
+        if not self.engine.runs.use(spot.thread_id, record.call, pack_name(spot.task)):
+            return None
+        with self.engine.reading() as session:
+            answer = self.values(session, record, "answer")["answer"]
+        logger.info("model call %d was answered from the journal", record.call)
+        return answer
+
+    def begin(
+        self,
+        spot: Spot,
+        request: Request,
+        *,
+        message_id: str = "",
+        drift: Mapping[str, Any] | None = None,
+    ) -> ModelCallRecord:
+        """Record a call that is about to be made; durable on return."""
+        record = ModelCallRecord(
+            thread_id=spot.thread_id,
+            state=ModelCallState.STARTED,
+            request=request.identity(),
+            sampling=request.sampling(),
+            parent=spot.parent,
+            task=pack_name(spot.task),
+            root=pack_name(spot.root),
+            place=spot.place,
+            provider=request.provider,
+            model=request.model,
+            message_id=message_id or self._new_id(),
+            started_at=self._clock(),
+        )
+        values = {"sent": dict(request.sent), "messages": list(request.messages)}
+        if drift:
+            values["drift"] = dict(drift)
+        number = [0]
+
+        def build(draft: Draft) -> ModelCallRecord:
+            packed = self._packed(draft, values)
+            made = replace(record, values=tuple(packed.items()))
+            draft.then(self._inserting(draft, made, number))
+            return made
+
+        made = self.engine.change(spot.thread_id, build)
+        self.engine.runs.use(spot.thread_id, number[0], record.task)
+        return replace(made, call=number[0])
+
+    def _inserting(
+        self, draft: Draft, record: ModelCallRecord, number: list[int]
+    ) -> Callable[[Session], None]:
+        first, last = rows.call_bounds(draft.state.number)
+        frame = draft.frame(modelcalls.packed_model_call(record), "j")
+        sealer = self.engine.sealer
+        columns = (record.state, record.request, record.parent, record.task, record.root)
+
+        def step(session: Session) -> None:
+            calls.same_epoch(session, draft)
+            newest = session.one("journal_last", first, last)
+            call = number[0] = (newest[0] if newest and newest[0] is not None else first) + 1
+            stored = sealer.seal(modelcalls.journal_place(call, *columns), frame)
+            session.insert("journal_insert", call, *columns, stored)
+
+        return step
+
+    # --- closing ------------------------------------------------------------------------------
+
+    def end(self, record: ModelCallRecord, answer: Any, *, streamed: bool) -> None:
+        """Record a call's answer; durable on return, before its node goes on."""
+        flags = frozenset({"streamed"}) if streamed else frozenset()
+        self._close(record, ModelCallState.ENDED, {"answer": answer}, flags)
+
+    def fail(self, record: ModelCallRecord, error: BaseException) -> None:
+        """Record that a call gave no answer."""
+        self._close(
+            record,
+            ModelCallState.FAILED,
+            {"error": f"{type(error).__name__}: {error}"},
+            frozenset(),
+        )
+
+    def _close(
+        self,
+        record: ModelCallRecord,
+        state: ModelCallState,
+        values: Mapping[str, Any],
+        flags: frozenset[str],
+    ) -> None:
+        ended = replace(record, state=state, ended_at=self._clock(), flags=record.flags | flags)
+        columns = (state, record.request, record.parent, record.task, record.root)
+        place = modelcalls.journal_place(record.call, *columns)
+
+        def build(draft: Draft) -> None:
+            kept = dict(record.values)
+            kept.update(self._packed(draft, values))
+            raw = modelcalls.packed_model_call(replace(ended, values=tuple(kept.items())))
+            stored = self.engine.sealer.seal(place, draft.frame(raw, "j"))
+
+            def step(session: Session) -> None:
+                calls.same_epoch(session, draft)
+                # A call that was retired or deleted meanwhile stays so: nobody needs its answer.
+                session.run("journal_update", state, stored, record.call, record.state)
+
+            draft.then(step)
+
+        self.engine.change(record.thread_id, build)
+
+    def _packed(self, draft: Draft, values: Mapping[str, Any]) -> dict[str, bytes]:
+        packer, serde = draft.packer(), self._reading().serde
+        found: dict[str, bytes] = {}
+        for name, value in values.items():
+            if serde is not None and name == "messages":
+                continue  # opaque bytes are stored whole: each call would store the conversation
+            try:
+                tree = (
+                    packer.write(name, value)
+                    if serde is None
+                    else packer.opaque(*serde.dumps_typed(value))
+                )
+                found[name] = pack(tree)
+            except ValueRefused as error:
+                if name == "answer":
+                    raise
+                logger.warning("a model call is recorded without its %s: %s", name, error)
+        return found
+
+
+__all__ = ["JournalBook", "Match", "Opened", "Spot"]
