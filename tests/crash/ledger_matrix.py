@@ -183,6 +183,8 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, servers(Path(folder)) as world:
         for experiment, outcome in run(world, Path(folder), chosen, options.every, options.jobs):
             results.append((experiment, outcome))
+            if len(results) % 100 == 0:
+                print(f"{len(results)} experiments …", file=sys.stderr, flush=True)
             if experiment.saver == "resilient" and not outcome.good:
                 print(f"WRONG {experiment.name}: {outcome.said}", flush=True)
     if options.json:

@@ -18,7 +18,9 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from langgraph_resilient import (
+    DatabaseFull,
     LostOwnership,
+    NotRecorded,
     ResilienceMiddleware,
     ResilientSaver,
     ThreadBusy,
@@ -27,7 +29,6 @@ from langgraph_resilient import (
     effect,
     tool_node,
 )
-from langgraph_resilient.errors import DatabaseFull, NotRecorded
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 START_INPUT: Any = {"messages": [("user", "pay")]}
