@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from effects import World, servers
 from ledger_agents import BUILDS, SHAPES
-from ledger_matrix import sweeps
-from ledger_runs import DURABILITIES, Experiment, perform
+from ledger_matrix import sweeps, table
+from ledger_runs import DURABILITIES, Experiment, Outcome, perform
 
 WAYS = list(product(BUILDS, DURABILITIES, (False, True)))
 ONCE: list[tuple[str, int]] = [
@@ -117,6 +117,14 @@ def test_a_plain_saver_repeats_them(world: World, tmp_path: Path) -> None:
     """The experiment would see a duplicate if there were one."""
     experiment = Experiment(saver="sqlite", shape="three", kills=(("tools.done", 1),))
     assert perform(world, tmp_path, experiment).duplicates == len(SHAPES["three"])
+
+
+def test_the_table_shows_both_savers_beside_each_other() -> None:
+    kills = (("tools.done", 1),)
+    ours, theirs = (Experiment(saver=saver, kills=kills) for saver in ("resilient", "sqlite"))
+    text = table([(ours, Outcome(killed=1)), (theirs, Outcome(killed=1, duplicates=3))])
+    [row] = [line for line in text.splitlines() if line.startswith("tools.done")]
+    assert [side.split() for side in row.split("|")[1:]] == [list("11000"), list("11300")]
 
 
 @pytest.mark.parametrize(("number", "kill"), [*enumerate(ONCE)], ids=str)
