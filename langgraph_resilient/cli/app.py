@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +17,7 @@ from langgraph_resilient.cli.checkpoints import (
     message_infos,
 )
 from langgraph_resilient.cli.demo import demo
+from langgraph_resilient.cli.ledger import ledger
 from langgraph_resilient.cli.options import Json, Threads, on_database, program
 from langgraph_resilient.cli.output import (
     ExitCode,
@@ -28,14 +29,16 @@ from langgraph_resilient.cli.output import (
     print_table,
     progress_bar,
     size,
+    time_text,
 )
 from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.saver import ResilientSaver
 
-_HELP = """Look into, check and move the checkpoints that LangGraph agents left in a SQLite file.
+_HELP = """Look into, check and move what LangGraph agents left in a SQLite file; decide about tool
+calls whose outcome nobody knows.
 
-Exit codes: 0 done; 1 something was found (damage, a thread that is not there or was left out, a
-demo that is not equal); 2 the command line cannot work; 3 the database could not be used, the
+Exit codes: 0 done; 1 something was found (damage, a thread or a tool call that is not there or
+was left out, a call that has changed, a demo that is not equal); 2 the command line cannot work; 3 the database could not be used, the
 message says why; 130 Ctrl-C.
 """
 
@@ -48,6 +51,7 @@ app = typer.Typer(
 )
 app.callback()(program)
 app.command()(demo)
+app.add_typer(ledger, name="ledger")
 
 
 @app.command()
@@ -56,7 +60,7 @@ def threads(
     saver: ResilientSaver,
     as_json: Json = False,
 ) -> None:
-    """List the threads: how many checkpoints, how large, from when to when."""
+    """List the threads: how many checkpoints, how large, from when to when, and tool calls."""
     found = maintenance.threads(saver)
     if as_json:
         print_json({"threads": found})
@@ -69,6 +73,8 @@ def threads(
         "size",
         "first",
         "last",
+        "calls",
+        "unknown",
         "stored by",
     )
     print_table(
@@ -80,8 +86,10 @@ def threads(
                 info.namespaces,
                 info.writes,
                 size(info.bytes),
-                _time(info.first_ts),
-                _time(info.last_ts),
+                time_text(info.first_ts),
+                time_text(info.last_ts),
+                info.calls,
+                info.unknown_calls,
                 "SqliteSaver" if info.source == "sqlite" else "resilient",
             )
             for info in found
@@ -123,14 +131,16 @@ def _config(thread: str, namespace: str | None) -> Any:
 def _show_thread(
     saver: ResilientSaver, thread: str, namespace: str | None, limit: int, as_json: bool
 ) -> None:
-    found = saver.list(_config(thread, namespace), limit=limit + 1)
-    infos = [checkpoint_info(item) for item in islice(found, limit + 1)]
+    listed = saver.list(_config(thread, namespace), limit=limit + 1)
+    infos = [checkpoint_info(item) for item in islice(listed, limit + 1)]
     if not infos:
         fail(f"there is no checkpoint of thread {thread!r} in this database")
         raise typer.Exit(ExitCode.FINDINGS)
     shown, more = infos[:limit], len(infos) > limit
+    unknown = len(saver.ledger.unknown(thread))
     if as_json:
-        print_json({"thread_id": thread, "checkpoints": shown, "more": more})
+        found = {"checkpoints": shown, "more": more, "unknown_calls": unknown}
+        print_json({"thread_id": thread, **found})
         return
     columns = ("checkpoint", "ns", "step", "source", "next", "writes", "messages", "state", "made")
     rows = [
@@ -143,13 +153,18 @@ def _show_thread(
             info.writes,
             info.messages,
             size(info.bytes),
-            _time(info.ts),
+            time_text(info.ts),
         )
         for info in shown
     ]
     print_table(columns, rows, title=f"Thread {thread}")
     if more:
         note(f"Older checkpoints are not shown; --limit {limit * 10} shows more.")
+    if unknown:
+        note(
+            f"Nobody knows the outcome of {unknown} of its tool calls; "
+            f"`ledger list {quote(thread)} --unknown` shows which."
+        )
 
 
 def _show_checkpoint(
@@ -299,6 +314,9 @@ def _rows(values: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and values as text, sizes also in a readable unit."""
     rows = []
     for name, value in values.items():
+        if isinstance(value, dict):
+            rows.extend(_rows({f"{name} {key}": item for key, item in value.items()}))
+            continue
         text = str(value)
         if isinstance(value, int) and not isinstance(value, bool):
             text = f"{value:,} ({size(value)})" if name.endswith("bytes") else f"{value:,}"
@@ -313,13 +331,3 @@ def _relay(show_progress: OnProgress) -> maintenance.OnProgress:
         show_progress(progress.what, progress.done, progress.total or 0)
 
     return report
-
-
-def _time(stamp: Any) -> str:
-    """A time of the record to the second, as it was written."""
-    if not stamp:
-        return ""
-    try:
-        return datetime.fromisoformat(str(stamp)).strftime("%Y-%m-%d %H:%M:%S")
-    except ValueError:
-        return str(stamp)

@@ -11,6 +11,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from enum import IntEnum
 from typing import Any
 
@@ -34,8 +35,8 @@ class ExitCode(IntEnum):
 
     OK = 0
     FINDINGS = 1
-    """The command ran and what it found is not well: damage, a thread that is not there or was
-    left out, a demo that is not equal."""
+    """The command ran and what it found is not well: damage, a thread or a tool call that is not
+    there or was left out, a call that has changed, a demo that is not equal."""
     USAGE = 2
     """The command line cannot work."""
     DATABASE = 3
@@ -122,6 +123,20 @@ def size(count: int | None) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def time_text(stamp: Any) -> str:
+    """A time to the second: one of the record as it was written, seconds since 1970 as local."""
+    if not stamp:
+        return ""
+    try:
+        if isinstance(stamp, float):
+            found = datetime.fromtimestamp(stamp).astimezone()
+        else:
+            found = datetime.fromisoformat(str(stamp))
+    except (ValueError, OverflowError, OSError):
+        return str(stamp)
+    return found.strftime("%Y-%m-%d %H:%M:%S")
 
 
 @contextmanager

@@ -29,10 +29,12 @@ class Ledger:
     def __init__(self, book: Book):
         self.book = book
 
-    def entries(self, thread_id: str) -> list[Entry]:
-        """The calls of a thread in the order of their first beginning."""
+    def entries(self, thread_id: str | None = None) -> list[Entry]:
+        """The calls of a thread, or of all, in the order of their first beginning."""
         engine = self.book.engine
         with engine.reading() as session:
+            if thread_id is None:
+                return self._in_order(session, list(self.book.every(session)))
             thread = rows.find_thread(session, engine.sealer, str(thread_id))
             if thread is None:
                 return []
@@ -41,8 +43,11 @@ class Ledger:
             for record in self.book.records(session, *rows.call_bounds(0)):
                 if record.home == thread.number:
                     found.append(record)
-            found.sort(key=lambda record: record.first_at)
-            return [self._entry(session, record) for record in found]
+            return self._in_order(session, found)
+
+    def _in_order(self, session: Session, found: list[CallRecord]) -> list[Entry]:
+        found.sort(key=lambda record: record.first_at)
+        return [self._entry(session, record) for record in found]
 
     def unknown(self, thread_id: str | None = None) -> list[Entry]:
         """The calls whose outcome nobody knows, of one thread or of all."""
@@ -128,8 +133,7 @@ class Ledger:
         record = self.book.find_by_key(session, digest)
         if record is None:
             raise CallNotFound(
-                f"the ledger has no call {key!r}; `langgraph-resilient ledger list THREAD` shows "
-                "those of a thread",
+                f"the ledger has no call {key!r}; `langgraph-resilient ledger list` shows all",
                 key=key,
             )
         return record
@@ -143,7 +147,7 @@ class Ledger:
     async def _hop(self, function: Callable[[], T]) -> T:
         return await self.book.engine.offload.run(function)
 
-    async def aentries(self, thread_id: str) -> list[Entry]:
+    async def aentries(self, thread_id: str | None = None) -> list[Entry]:
         """`entries`, for coroutines."""
         return await self._hop(partial(self.entries, thread_id))
 

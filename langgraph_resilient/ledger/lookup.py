@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +22,8 @@ from langgraph_resilient.records import CallName, CallRecord, CallState, Owner
 from langgraph_resilient.restoring import Restorer, decoded
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Row, Session
+
+logger = logging.getLogger(__name__)
 
 OPEN = frozenset({CallState.STARTED, CallState.UNKNOWN, CallState.SUSPENDED})
 _PAGE = 500
@@ -77,6 +81,15 @@ class Lookup:
         row = session.one("calls_by_key", key)
         return None if row is None else self._record(session, row, None)
 
+    def keys_like(self, prefix: str) -> list[str]:
+        """Keys that begin with these hexadecimal digits: all, if there are only a few."""
+        start, digits = prefix.strip().lower(), 2 * calls.KEY_BYTES
+        if not start or len(start) > digits or set(start) - set("0123456789abcdef"):
+            return []
+        bounds = [bytes.fromhex(start.ljust(digits, fill)) for fill in "0f"]
+        with self.engine.reading() as session:
+            return [row[0].hex() for row in session.all("call_keys", *bounds)]
+
     def _record(self, session: Session, row: Row, thread_id: str | None) -> CallRecord:
         number = calls.thread_of(row[0])
         frame = self._frame(session, row, thread_id)
@@ -104,6 +117,10 @@ class Lookup:
         for row in _rows(session, first, last):
             yield self._record(session, row, None)
 
+    def every(self, session: Session) -> Iterator[CallRecord]:
+        """The calls of all threads."""
+        return self.records(session, 0, _LAST)
+
     def open_records(self, session: Session, first: int, last: int) -> Iterator[CallRecord]:
         """The calls of a range that have not come to an end.
 
@@ -125,6 +142,25 @@ class Lookup:
         numbers = [0] if thread is None else [0, thread.number]
         for number in numbers:
             yield from self.open_records(session, *rows.call_bounds(number))
+
+    def counts(self, session: Session) -> dict[int, Counter[str]]:
+        """How many calls each thread has in each state, by the thread's number.
+
+        A damaged one counts as unknown: nobody can read its outcome. `verify` says what is wrong.
+        """
+        found: dict[int, Counter[str]] = {}
+        for row in _rows(session, 0, _LAST):
+            number, state = calls.thread_of(row[0]), CallState.UNKNOWN
+            try:
+                if number == 0 or row[2] in OPEN:
+                    record = self._record(session, row, None)
+                    number, state = record.home, self.state_of(session, record)
+                else:
+                    state = CallState(row[2])
+            except (DataCorrupt, ValueError) as error:
+                logger.warning("a tool call of thread number %d: %s", number, error)
+            found.setdefault(number, Counter())[state.name.lower()] += 1
+        return found
 
     def standing(self, session: Session, record: CallRecord, *, alone: bool = False) -> Standing:
         """Whether somebody is running a call.

@@ -57,7 +57,9 @@ def export(
 
     Integer versions of channels become ``SqliteSaver``'s text. What pruning folded into a
     checkpoint becomes an ancestor again. The new file is not encrypted: with ``cipher=`` its
-    content is readable. Values of a serializer of your own are written with it again.
+    content is readable. Values of a serializer of your own are written with it again. The ledger
+    stays behind: ``SqliteSaver`` has no place for it, so what reads the new file knows of no tool
+    call.
 
     Args:
         saver: an open saver; it is only read.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from langgraph_resilient import legacy
@@ -11,7 +13,7 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.maintenance.reports import Stats, ThreadInfo
 from langgraph_resilient.maintenance.scanning import contents, snapshot
-from langgraph_resilient.records import ThreadRow
+from langgraph_resilient.records import CallState, ThreadRow
 from langgraph_resilient.restoring import Restorer
 from langgraph_resilient.store import migrate, rows
 from langgraph_resilient.store.sqlite import Session
@@ -30,7 +32,7 @@ def threads(saver: ResilientSaver) -> list[ThreadInfo]:
     """
     engine = saver._engine
     with snapshot(engine) as session:
-        found = _own_threads(engine, session)
+        found = _own_threads(engine, session, saver.ledger.book.counts(session))
         names = {info.thread_id for info in found}
         found.extend(
             _old_thread(session, thread_id, saver._reader().serde)
@@ -40,16 +42,19 @@ def threads(saver: ResilientSaver) -> list[ThreadInfo]:
     return sorted(found, key=lambda info: info.thread_id)
 
 
-def _own_threads(engine: Engine, session: Session) -> list[ThreadInfo]:
+def _own_threads(
+    engine: Engine, session: Session, called: Mapping[int, Counter[str]]
+) -> list[ThreadInfo]:
     spaces = {row[0]: row[1:] for row in session.all("sum_namespaces")}
     sums = {
         name: {row[0]: row[1:] for row in session.all(name)}
-        for name in ("sum_writes", "sum_blobs", "sum_templates")
+        for name in ("sum_writes", "sum_blobs", "sum_templates", "sum_calls")
     }
     found = []
     for number, thread_id, *_ in session.all("threads_all"):
         namespaces, checkpoints, size, first, last = spaces.get(number, (0, 0, 0, None, None))
         written = sums["sum_writes"].get(number, (0, 0))
+        states = called.get(number, Counter())
         thread = ThreadRow(number=number, thread_id=thread_id, spent=0)
         found.append(
             ThreadInfo(
@@ -59,11 +64,14 @@ def _own_threads(engine: Engine, session: Session) -> list[ThreadInfo]:
                 writes=written[0],
                 bytes=size
                 + written[1]
+                + sums["sum_calls"].get(number, (0, 0))[1]
                 + sums["sum_blobs"].get(number, (0, 0))[1]
                 + sums["sum_templates"].get(number, (0, 0))[1],
                 first_ts=_time(engine, session, thread, first),
                 last_ts=_time(engine, session, thread, last),
                 source="resilient",
+                calls=sum(states.values()),
+                unknown_calls=states["unknown"],
             )
         )
     return found
@@ -175,12 +183,20 @@ def stats(saver: ResilientSaver) -> Stats:
             template_bytes=sum(row[2] for row in templates),
             envelope_bytes=sum(row[3] for row in spaces),
             write_bytes=sum(row[2] for row in session.all("sum_writes")),
+            calls=_calls(saver, session),
+            call_bytes=sum(row[2] for row in session.all("sum_calls")),
             page_size=page_size,
             free_bytes=page_size * free,
             old_threads=len(old),
             mode=engine.sealer.mode,
             schema=migrate.version_of(session),
         )
+
+
+def _calls(saver: ResilientSaver, session: Session) -> dict[str, int]:
+    """Tool calls by state, every state named."""
+    every = sum(saver.ledger.book.counts(session).values(), Counter())
+    return {state.name.lower(): every[state.name.lower()] for state in CallState}
 
 
 def _size(engine: Engine, suffix: str) -> int:

@@ -40,7 +40,8 @@ def migrate(
     """Move threads from ``SqliteSaver``'s tables into ours and compare every tuple.
 
     Each thread is all or nothing; agents go on working meanwhile. The old rows stay unless `drop`
-    is given. The file does not get smaller by itself: `stats` tells its ``free_bytes``.
+    is given. The file does not get smaller by itself: `stats` tells its ``free_bytes``. The ledger
+    is left alone: ``SqliteSaver`` knows of no tool call.
 
     Args:
         saver: the saver on the file that has the tables of ``SqliteSaver``.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from langgraph_resilient.calls import call_bounds, call_place, lease_place
 from langgraph_resilient.codec.cipher import ENCRYPTED, KEY_ID_BYTES
 from langgraph_resilient.codec.seal import CipherSealer
 from langgraph_resilient.engine import Engine
@@ -49,6 +50,9 @@ def rekey(saver: ResilientSaver, progress: OnProgress | None = None) -> RekeyRep
     with engine.reading() as session:
         known = session.all("threads_all")
     frames = engine.db.write(lambda session: _identity(engine, session))
+    everywhere = _Rekey(engine, ThreadRow(number=0, thread_id="", spent=0))
+    engine.db.write(everywhere.calls)
+    frames += everywhere.frames
     for done, (number, thread_id, spent, seal) in enumerate(known, 1):
         thread = rows.opened_thread(engine.sealer, number, thread_id, spent, seal)
         work = _Rekey(engine, thread)
@@ -105,7 +109,25 @@ class _Rekey:
                 stored,
                 lambda sealed, b=blob, a=at: self._blob(session, b, a, sealed),  # type: ignore[misc]
             )
+        self.calls(session)
         return self._engine.tick(session)
+
+    def calls(self, session: Session) -> None:
+        """The tool calls, and who runs them."""
+        number = self._thread.number
+        for call, key, state, version, stored in session.all("calls_in", *call_bounds(number)):
+            self._again(
+                call_place(number, key, state, version),
+                stored,
+                lambda sealed, c=call: session.run("call_seal", sealed, c),  # type: ignore[misc]
+            )
+        lease = session.one("lease", number)
+        if lease is not None:
+            self._again(
+                lease_place(number, *lease[:2]),
+                lease[2],
+                lambda sealed: session.run("lease_seal", sealed, number),
+            )
 
     def _again(self, place: bytes, stored: bytes, store: Callable[[bytes], object]) -> None:
         if stored[: 1 + KEY_ID_BYTES] != self._current:

@@ -37,6 +37,8 @@ class ThreadInfo:
         first_ts: time of the checkpoint written first (ISO 8601), None if it cannot be read.
         last_ts: time of the one written last.
         source: ``"resilient"``, or ``"sqlite"`` for one that is only in ``SqliteSaver``'s tables.
+        calls: tool calls that the ledger has of it.
+        unknown_calls: those of them whose outcome nobody knows, or can read.
     """
 
     thread_id: str
@@ -47,6 +49,8 @@ class ThreadInfo:
     first_ts: str | None
     last_ts: str | None
     source: str
+    calls: int = 0
+    unknown_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,9 @@ class Stats:
         template_bytes: what contents and envelopes are compressed against.
         envelope_bytes: checkpoints without their contents.
         write_bytes: pending writes without their contents.
+        calls: tool calls by their state (``started``, ``unknown``, ``suspended``, ``failed``,
+            ``succeeded``); one whose process died counts as unknown.
+        call_bytes: what they take, without their contents.
         free_bytes: inside the file, free for new rows; ``VACUUM`` gives them back.
         old_threads: threads that are only in ``SqliteSaver``'s tables.
         mode: how rows are sealed: ``checksum``, ``keyed`` or ``cipher``.
@@ -85,6 +92,8 @@ class Stats:
     template_bytes: int
     envelope_bytes: int
     write_bytes: int
+    calls: dict[str, int]
+    call_bytes: int
     page_size: int
     free_bytes: int
     old_threads: int
@@ -98,8 +107,8 @@ class Finding:
 
     Attributes:
         kind: where it is: ``file``, ``schema``, ``clock``, ``rollback``, ``thread``,
-            ``namespace``, ``checkpoint``, ``writes``, ``blob``, ``template``, ``share``,
-            ``orphan``.
+            ``namespace``, ``checkpoint``, ``writes``, ``call``, ``lease``, ``blob``,
+            ``template``, ``share``, ``orphan``.
         message: what is wrong, for a person.
         thread_id: the thread that is hit, where known.
         checkpoint_id: the checkpoint that is hit, where known.

@@ -14,6 +14,7 @@ from langgraph_resilient.codec.frame import has_references
 from langgraph_resilient.codec.keys import unpack_name
 from langgraph_resilient.codec.packed import REF, REFS, references_of, unpack_tree
 from langgraph_resilient.errors import DatabaseCorrupt, DataCorrupt, StorageError
+from langgraph_resilient.maintenance.callcheck import CallCheck
 from langgraph_resilient.maintenance.restorecheck import RestoreCheck
 from langgraph_resilient.maintenance.scanning import Content, contents, page
 from langgraph_resilient.records import BLOB_BITS, NamespaceRow
@@ -48,7 +49,7 @@ class ThreadCheck:
         self._own: set[int] = set()
         self._damaged: set[int] = set()
         self._named: set[int] = set()
-        """What checkpoints and writes name directly."""
+        """What checkpoints, writes and tool calls name directly."""
         self._inner: dict[int, list[int]] = {}
         """What contents name."""
         self._done: set[int] = set()
@@ -71,10 +72,18 @@ class ThreadCheck:
         )
         for ns in spaces:
             self._namespace(ns)
+        self._calls()
         check.look("share", self._shared, **where)
         self._count_unreachable()
         check.count("threads")
         check.step(1, "checking threads")
+
+    def calls_only(self) -> None:
+        """The tool calls that belong to no thread: their business key holds for all."""
+        self._calls()
+
+    def _calls(self) -> None:
+        CallCheck(self._check, self._number, self._thread_id, self._value).run(self._fresh)
 
     def contents_only(self) -> None:
         """What is left of a thread that was deleted: contents that others use."""

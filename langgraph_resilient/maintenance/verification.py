@@ -203,6 +203,7 @@ class Check:
         known = dict.fromkeys(numbers)
         for number in known:
             ThreadCheck(self, number).run()
+        ThreadCheck(self, 0).calls_only()
         self.look("orphan", self._orphans)
         ownerless: dict[int, None] = {}
         self.look("blob", lambda session: ownerless.update(_ownerless(session)))
@@ -212,7 +213,8 @@ class Check:
             self._progress(Progress(self._total, self._total, "done"))
 
     def _plan(self, session: Session) -> None:
-        self._total = sum(session.all("table_counts")[0])
+        called = sum(row[1] for row in session.all("sum_calls"))
+        self._total = sum(session.all("table_counts")[0]) + called
         if not self.second_look:
             try:
                 own = {row[0] for row in session.raw("SELECT thread_id FROM resilient_threads")}
@@ -268,6 +270,8 @@ class Check:
             ("orphan_writes", "namespace {} is missing and has pending writes of {} tasks"),
             ("orphan_templates", "thread {} is missing and has {} templates"),
             ("orphan_shares", "thread {} is missing and uses {} contents of other threads"),
+            ("orphan_calls", "thread {} is missing and has {} tool calls"),
+            ("orphan_leases", "thread {} is missing and has an owner"),
         ):
             try:
                 for row in session.all(name):

@@ -20,6 +20,14 @@ WHERE call > ?
 ORDER BY call
 LIMIT ?
 
+-- name: call_keys
+-- The first keys of a range; looks at all.
+SELECT key
+FROM resilient_calls
+WHERE key BETWEEN ? AND ?
+ORDER BY key
+LIMIT 3
+
 -- name: call_insert
 -- A call begins for the first time.
 INSERT INTO resilient_calls (call, key, state, version, frame)
@@ -81,3 +89,43 @@ WHERE thread = ?
 -- Remove a thread's lease.
 DELETE FROM resilient_leases
 WHERE thread = ?
+
+-- name: calls_key
+-- The next call of a range, by its number alone.
+SELECT call
+FROM resilient_calls
+WHERE call > ?
+    AND call <= ?
+ORDER BY call
+LIMIT 1
+
+-- name: call_seal
+-- A call's row gets another seal and stays what it is.
+UPDATE resilient_calls
+SET frame = ?
+WHERE call = ?
+
+-- name: lease_seal
+-- A lease gets another seal and stays what it is.
+UPDATE resilient_leases
+SET frame = ?
+WHERE thread = ?
+
+-- name: orphan_calls
+-- Threads that are not there and have tool calls.
+SELECT call >> 32, count(*)
+FROM resilient_calls
+WHERE call >> 32 NOT IN (SELECT 0 UNION ALL SELECT thread FROM resilient_threads NOT INDEXED)
+GROUP BY call >> 32
+
+-- name: orphan_leases
+-- Threads that are not there and have an owner.
+SELECT thread
+FROM resilient_leases
+WHERE thread NOT IN (SELECT thread FROM resilient_threads NOT INDEXED)
+
+-- name: sum_calls
+-- For each thread: tool calls, and bytes.
+SELECT call >> 32, count(*), sum(length(frame) + length(key))
+FROM resilient_calls
+GROUP BY call >> 32
