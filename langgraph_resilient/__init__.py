@@ -59,6 +59,7 @@ from langgraph_resilient.ledger import (
 )
 from langgraph_resilient.options import Options
 from langgraph_resilient.saver import ResilientSaver
+from langgraph_resilient.stream import Strategy, StreamChunk, register_strategies
 
 if TYPE_CHECKING:
     from langgraph_resilient.integrations.middleware import ResilienceMiddleware
@@ -100,6 +101,8 @@ __all__ = [
     "SaverClosed",
     "SchemaTooNew",
     "StorageError",
+    "Strategy",
+    "StreamChunk",
     "TamperDetected",
     "ThreadBusy",
     "ToolPolicy",
@@ -117,6 +120,7 @@ __all__ = [
     "once",
     "recorded",
     "recorded_tools",
+    "register_strategies",
     "repair_messages",
     "tool_node",
     "wrap_tool_call",

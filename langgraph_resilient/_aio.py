@@ -47,6 +47,11 @@ class Offload:
             self._executor = None
 
 
+async def pause(seconds: float) -> None:
+    """Nothing, for some seconds."""
+    await asyncio.sleep(seconds)
+
+
 # --- flows ------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from langgraph_resilient.codec.frame import FRAME_VERSION, Method
 from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.codec.seal import Sealer
 from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt, StorageError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 16
 _PROBES = 8
+UNCOMPRESSED = bytes((FRAME_VERSION << 4 | Method.RAW,))
+"""Header of a frame for a row that is soon replaced: compressing it would not pay."""
 _PLACE = struct.Struct(">xqBq").pack
 """Thread, state and version of a call; no other place begins with a zero."""
 

@@ -38,6 +38,7 @@ from langgraph_resilient.runs import Runs
 from langgraph_resilient.store import migrate, rows
 from langgraph_resilient.store.cache import Cache
 from langgraph_resilient.store.failures import Conflict
+from langgraph_resilient.store.quick import QuickWriter
 from langgraph_resilient.store.sqlite import Session, SqliteDatabase, Target
 
 T = TypeVar("T")
@@ -92,6 +93,7 @@ class Engine:
         self.scope = b""
         """What tells this database from all others."""
         self.runs = Runs()
+        self.quick = QuickWriter(self.db)
         self.ready = False
         self._states: OrderedDict[str, ThreadState] = OrderedDict()
         self._uses = 0
@@ -285,6 +287,7 @@ class Engine:
         """Finish what was begun and release everything."""
         if self._pid != os.getpid():
             self._after_fork()
+        self.quick.close()
         self.db.close()
         self.offload.close()
         self.waiting.close()
@@ -292,12 +295,12 @@ class Engine:
     # --- reading ------------------------------------------------------------------------------
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
-        """A session for one consistent look at the database."""
+    def reading(self, *, few: bool = False) -> Iterator[Session]:
+        """A session for one consistent look at the database; `few` rows are read without detours."""
         self.open()
         # Taken before the look begins: what it finds must not outlive a deletion meanwhile.
         addresses = self.addresses
-        with self.db.read() as session:
+        with self.db.glance() if few else self.db.read() as session:
             session.addresses = addresses
             session.bare = not self.has_tables
             if self.anchor is not None:
@@ -384,7 +387,7 @@ class Engine:
 
     def _draft(self, state: ThreadState) -> Draft:
         if not state.loaded:
-            with self.db.read() as session:
+            with self.db.glance() as session:
                 state.load(session, self)
         return Draft(self, state)
 

@@ -44,6 +44,7 @@ def packed_model_call(record: ModelCallRecord) -> bytes:
         record.message_id,
         record.started_at,
         record.ended_at,
+        record.attempt,
         sorted(record.flags),
     ]
     names = [name for name, _ in record.values]
@@ -58,7 +59,8 @@ def model_call_from(raw: bytes, row: Row, thread_id: str) -> ModelCallRecord:
     """
     try:
         fields, _, names, values = unpacked(raw)
-        sampling, place, provider, model, message_id, started_at, ended_at, flags = fields
+        sampling, place, provider, model, message_id, started_at, ended_at = fields[:7]
+        attempt, flags = fields[7:]
         return ModelCallRecord(
             call=row[0],
             thread_id=thread_id,
@@ -74,6 +76,7 @@ def model_call_from(raw: bytes, row: Row, thread_id: str) -> ModelCallRecord:
             message_id=message_id,
             started_at=started_at,
             ended_at=ended_at,
+            attempt=attempt,
             flags=frozenset(flags),
             values=tuple(zip(names, values, strict=True)),
         )

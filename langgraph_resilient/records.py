@@ -240,7 +240,8 @@ class ModelCallRecord:
         place: where in the graph it was made, and which call of its task's run it is.
         message_id: the id its answer has or will have.
         ended_at: seconds since 1970, or None while it runs.
-        flags: ``streamed``, ``recorded parameters`` (made with those of an interrupted call).
+        attempt: how often the model was called for it.
+        flags: ``streamed``.
         values: packed values by name: ``sent`` (what was sent, besides messages), ``messages``,
             ``answer``, ``error``, ``drift``.
     """
@@ -259,6 +260,7 @@ class ModelCallRecord:
     message_id: str
     started_at: float
     ended_at: float | None = None
+    attempt: int = 1
     flags: frozenset[str] = frozenset()
     values: tuple[tuple[str, bytes], ...] = ()
 

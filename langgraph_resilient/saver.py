@@ -47,6 +47,7 @@ from langgraph_resilient.options import Options
 from langgraph_resilient.records import Snapshot
 from langgraph_resilient.serde import ResilientSerde
 from langgraph_resilient.store.sqlite import Target
+from langgraph_resilient.stream import Emitter, StreamChunk, StreamReader
 
 T = TypeVar("T")
 
@@ -244,6 +245,33 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             found = (self, Journal(JournalBook(self._engine, self._ledger_reading)))
             self._journal = found
         return found[1]
+
+    def stream(
+        self, thread_id: str, *, after: int = 0, follow: float | None = None
+    ) -> Iterator[StreamChunk]:
+        """What is stored of a thread's streaming answers, for a client that comes back.
+
+        Works before a run is resumed, and while it goes on in another process.
+
+        Args:
+            thread_id: the thread.
+            after: offset of the last piece that the client has seen.
+            follow: wait for more; end after so many seconds without a piece. None: what is there.
+        """
+        return StreamReader(self.journal.book, str(thread_id), after).follow(follow)
+
+    def astream(
+        self, thread_id: str, *, after: int = 0, follow: float | None = None
+    ) -> AsyncIterator[StreamChunk]:
+        """`stream`, for coroutines."""
+        return StreamReader(self.journal.book, str(thread_id), after).afollow(follow)
+
+    def emitter(self, thread_id: str) -> Emitter:
+        """Stores tokens of a node that streams by itself, each before it is shown.
+
+        What is stored can be read back with `stream` until the node's outcome is durable.
+        """
+        return Emitter(self.journal.book, str(thread_id))
 
     def _ledger_reading(self) -> LedgerReading:
         reader = self._reader()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import fields
 from typing import Any
 
 from langchain.agents.middleware.types import AgentMiddleware, ModelRequest
 
 from langgraph_resilient._aio import adrive, drive
-from langgraph_resilient.integrations.models import durable
+from langgraph_resilient.integrations.models import ModelOptions, durable
 from langgraph_resilient.integrations.repair import repair_flow
 from langgraph_resilient.integrations.toolnode import ToolWrappers
 
-_MODEL_OPTIONS = ("seed", "on_drift", "on_divergence", "saver", "passthrough")
+_BOTH = {"saver", "passthrough"}
+_MODEL_OPTIONS = {field.name for field in fields(ModelOptions)}
 
 
 class ResilienceMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -26,18 +28,16 @@ class ResilienceMiddleware(AgentMiddleware[Any, Any, Any]):
         **options: for tools (see `langgraph_resilient.integrations.recorder.Recorder`):
             ``default_effect``, ``pure``, ``idempotent``, ``tools``; for models (see
             `langgraph_resilient.integrations.models.ModelOptions`): ``seed``, ``on_drift``,
-            ``on_divergence``; for both: ``saver``, ``passthrough``.
+            ``on_divergence``, ``stream``, ``continuation``, ``attempts``; for both: ``saver``,
+            ``passthrough``.
     """
 
     def __init__(self, *, journal: bool = True, **options: Any) -> None:
         super().__init__()
         self._journal = journal
-        self._models = {name: options[name] for name in _MODEL_OPTIONS if name in options}
-        tools = {
-            name: value
-            for name, value in options.items()
-            if name not in ("seed", "on_drift", "on_divergence")
-        }
+        self._models = {name: v for name, v in options.items() if name in _MODEL_OPTIONS}
+        only_models = _MODEL_OPTIONS - _BOTH
+        tools = {name: v for name, v in options.items() if name not in only_models}
         self._wrappers = ToolWrappers(**tools)
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
-import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,15 +19,15 @@ from typing import Any, Literal, TypeVar
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
-    AIMessageChunk,
     BaseMessage,
     HumanMessage,
-    message_chunk_to_message,
 )
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.config import get_config
 
+from langgraph_resilient import modelcalls
 from langgraph_resilient.errors import ParametersDrifted, RunDiverged
+from langgraph_resilient.integrations import streaming
 from langgraph_resilient.integrations.locating import ordinal_path
 from langgraph_resilient.integrations.runtime import Place, logger, place_of
 from langgraph_resilient.journal import JournalBook, Opened, Request
@@ -55,6 +54,9 @@ class ModelOptions:
             same place: ``"call"`` the model, or ``"raise"``.
         saver: the saver, where the running graph's config does not tell.
         passthrough: call the model unrecorded in a graph without a `ResilientSaver`.
+        stream: whether streamed answers are stored before they are shown.
+        continuation: how an answer goes on that a crash cut: a `Strategy` or ``"auto"``.
+        attempts: how often the model is called for one answer before it ends with what there is.
     """
 
     seed: Literal["auto"] | None = None
@@ -62,6 +64,9 @@ class ModelOptions:
     on_divergence: Literal["call", "raise"] = "call"
     saver: ResilientSaver | None = None
     passthrough: bool = True
+    stream: bool = True
+    continuation: str = "auto"
+    attempts: int = 3
 
 
 def durable(model: M, **options: Any) -> M:
@@ -93,20 +98,20 @@ def _subclass(cls: type, options: ModelOptions) -> type:
     }
     # Whether a class can stream is told by whether it has a method of its own.
     if cls._stream is not BaseChatModel._stream:  # type: ignore[attr-defined]
-        body["_stream"] = _stream
+        body["_stream"] = streaming.stream
     if cls._astream is not BaseChatModel._astream:  # type: ignore[attr-defined]
-        body["_astream"] = _astream
+        body["_astream"] = streaming.astream
     return type(cls.__name__, (cls,), body)
 
 
 # --- what is asked, and where -------------------------------------------------------------------
 
 
-_open: ContextVar[_Call | None] = ContextVar("resilient_model_call", default=None)
+_open: ContextVar[ModelInvocation | None] = ContextVar("resilient_model_call", default=None)
 """The journaled call inside which a model's own methods run: they do not journal it again."""
 
 
-class _Call:
+class ModelInvocation:
     """One call of a durable model."""
 
     def __init__(
@@ -119,9 +124,9 @@ class _Call:
         kwargs: dict[str, Any],
     ):
         self.book: JournalBook = place.saver.journal.book
-        self._options = options
+        self.options = options
         self._model = model
-        self._messages = messages
+        self.messages = messages
         self._stop = stop
         self._kwargs = dict(kwargs)
         self.spot = _spot(place)
@@ -129,6 +134,10 @@ class _Call:
             self._give_seed()
         self.request = _request(model, messages, stop, self._kwargs)
         self.opened: Opened
+        self.shown = False
+        """Whether something of the answer was stored and shown."""
+        self.streamed: AIMessage | None = None
+        """The answer as it was shown, where the model's own stream made it."""
 
     def _give_seed(self) -> None:
         fields = type(self._model).model_fields
@@ -155,7 +164,7 @@ class _Call:
             recorded = self._sent(record)
             drift = difference(recorded.parameters, self.request.parameters)
             self._report_drift(record.call, drift)
-            if self._options.on_drift == "recorded":
+            if self.options.on_drift == "recorded":
                 wanted = {n: pair[0] for n, pair in drift.items() if n in SAMPLING}
                 parameters = {name: value for name, value in wanted.items() if value is not None}
             else:
@@ -165,11 +174,10 @@ class _Call:
             if answer is not None:
                 self.opened = Opened(record=record, found=found, answer=answer)
                 return self.opened
-        request = self.request
-        if record is not None and parameters:
-            request = self._sent(record)
-        message_id = record.message_id if record is not None and record.answerless else ""
-        made = self.book.begin(self.spot, request, message_id=message_id, drift=drift)
+        if record is not None and record.answerless:
+            made = self.book.reopen(self.spot, record, drift)
+        else:
+            made = self.book.begin(self.spot, self.request)
         self.opened = Opened(record=made, found=found, parameters=parameters)
         return self.opened
 
@@ -177,12 +185,12 @@ class _Call:
         with self.book.engine.reading() as session:
             sent = self.book.values(session, record, "sent").get("sent") or {}
         return Request(
-            messages=self._messages, sent=sent, provider=record.provider, model=record.model
+            messages=self.messages, sent=sent, provider=record.provider, model=record.model
         )
 
     def _report_drift(self, number: int, drift: Mapping[str, Any]) -> None:
         shown = ", ".join(f"{name}: {old!r} -> {new!r}" for name, (old, new) in drift.items())
-        if self._options.on_drift == "raise":
+        if self.options.on_drift == "raise":
             raise ParametersDrifted(
                 f"model call {number} of thread {self.spot.thread_id!r} was made with other "
                 f"parameters than the code has now ({shown}); change them back, or say "
@@ -191,12 +199,12 @@ class _Call:
         logger.warning(
             "model call %d goes on after a crash with the %s parameters; they differ: %s",
             number,
-            self._options.on_drift,
+            self.options.on_drift,
             shown,
         )
 
     def _report_divergence(self, number: int) -> None:
-        if self._options.on_divergence == "raise":
+        if self.options.on_divergence == "raise":
             raise RunDiverged(
                 f"thread {self.spot.thread_id!r}: at {self.spot.place} model call {number} asked "
                 "something else before the crash than the resumed run asks now; make the code before "
@@ -246,7 +254,9 @@ class _Call:
         self.book.end(self.opened.record, answer, streamed=streamed)
 
     def fail(self, error: BaseException) -> None:
-        """Record that there is none."""
+        """Record that there is none; one that was cut in the middle stays open, to go on."""
+        if self.shown and modelcalls.is_transient(error):
+            return
         self.book.fail(self.opened.record, error)
 
 
@@ -263,12 +273,13 @@ def _spot(place: Place) -> Spot:
     )
 
 
-def _call(
+def invocation(
     model: BaseChatModel,
     messages: list[BaseMessage],
     stop: list[str] | None,
     kwargs: dict[str, Any],
-) -> _Call | None:
+) -> ModelInvocation | None:
+    """The call to journal; None inside one that is journaled, and outside a resilient graph."""
     if _open.get() is not None:
         return None
     options: ModelOptions = getattr(type(model), _MARK)
@@ -279,7 +290,7 @@ def _call(
     place = place_of(config, options.saver, passthrough=options.passthrough)
     if place is None or place.scratchpad is None:
         return None
-    return _Call(place, options, model, messages, stop, kwargs)
+    return ModelInvocation(place, options, model, messages, stop, kwargs)
 
 
 def _request(
@@ -311,8 +322,13 @@ def _is_set(model: BaseChatModel, name: str) -> bool:
     return name in type(model).model_fields and getattr(model, name, None) is not None
 
 
+def current() -> ModelInvocation | None:
+    """The journaled call inside which this runs, if any."""
+    return _open.get()
+
+
 @contextmanager
-def _inside(call: _Call) -> Iterator[None]:
+def inside(call: ModelInvocation) -> Iterator[None]:
     token = _open.set(call)
     try:
         yield
@@ -330,24 +346,24 @@ def _generate_with_cache(
     run_manager: Any = None,
     **kwargs: Any,
 ) -> ChatResult:
-    above = super(_class_of(self), self)._generate_with_cache
-    call = _call(self, messages, stop, kwargs)
+    above = super(class_of(self), self)._generate_with_cache
+    call = invocation(self, messages, stop, kwargs)
     if call is None:
         return above(messages, stop=stop, run_manager=run_manager, **kwargs)  # type: ignore[no-any-return]
     opened = call.open()
     if opened.answer is not None:
         return _replayed(opened.answer)
     try:
-        with _inside(call):
+        with inside(call):
             model = call.model()
-            above = super(_class_of(model), model)._generate_with_cache
+            above = super(class_of(model), model)._generate_with_cache
             result: ChatResult = above(
                 messages, stop=call.stop, run_manager=run_manager, **call.arguments
             )
     except BaseException as error:
         call.fail(error)
         raise
-    call.end(_answer(result), streamed=False)
+    call.end(_answer(call, result), streamed=call.streamed is not None)
     return result
 
 
@@ -358,8 +374,8 @@ async def _agenerate_with_cache(
     run_manager: Any = None,
     **kwargs: Any,
 ) -> ChatResult:
-    above = super(_class_of(self), self)._agenerate_with_cache
-    call = _call(self, messages, stop, kwargs)
+    above = super(class_of(self), self)._agenerate_with_cache
+    call = invocation(self, messages, stop, kwargs)
     if call is None:
         return await above(messages, stop=stop, run_manager=run_manager, **kwargs)  # type: ignore[no-any-return]
     hop = call.book.engine.waiting.run
@@ -367,26 +383,31 @@ async def _agenerate_with_cache(
     if opened.answer is not None:
         return _replayed(opened.answer)
     try:
-        with _inside(call):
+        with inside(call):
             model = call.model()
-            above = super(_class_of(model), model)._agenerate_with_cache
+            above = super(class_of(model), model)._agenerate_with_cache
             result: ChatResult = await above(
                 messages, stop=call.stop, run_manager=run_manager, **call.arguments
             )
     except BaseException as error:
         call.fail(error)  # at once: a cancelled coroutine waits for nothing
         raise
-    await hop(partial(call.end, _answer(result), streamed=False))
+    answer = _answer(call, result)
+    await hop(partial(call.end, answer, streamed=call.streamed is not None))
     return result
 
 
-def _class_of(model: Any) -> Any:
+def class_of(model: Any) -> Any:
     """The durable subclass in a model's classes: ``super`` starts behind it."""
     return next(cls for cls in type(model).__mro__ if _MARK in vars(cls))
 
 
-def _answer(result: ChatResult) -> BaseMessage:
-    return result.generations[0].message
+def _answer(call: ModelInvocation, result: ChatResult) -> BaseMessage:
+    """The answer; one that went on after a crash is what was shown, and no more."""
+    generation = result.generations[0]
+    if call.streamed is not None:
+        generation.message = call.streamed
+    return generation.message
 
 
 def _replayed(answer: BaseMessage) -> ChatResult:
@@ -395,105 +416,6 @@ def _replayed(answer: BaseMessage) -> ChatResult:
     return ChatResult(
         generations=[ChatGeneration(message=answer, generation_info=note)], llm_output=dict(note)
     )
-
-
-# --- streamed answers ---------------------------------------------------------------------------
-
-
-def _stream(
-    self: Any, messages: list[BaseMessage], stop: list[str] | None = None, **kwargs: Any
-) -> Iterator[ChatGenerationChunk]:
-    more = {"run_manager": kwargs.pop("run_manager")} if "run_manager" in kwargs else {}
-    call = _call(self, messages, stop, kwargs)
-    if call is None:
-        above = super(_class_of(self), self)._stream
-        yield from _identified(_open.get(), above(messages, stop=stop, **more, **kwargs))
-        return
-    opened = call.open()
-    if opened.answer is not None:
-        yield _as_chunk(opened.answer)
-        return
-    whole: ChatGenerationChunk | None = None
-    try:
-        model = call.model()
-        above = super(_class_of(model), model)._stream
-        for chunk in _identified(call, above(messages, stop=call.stop, **more, **call.arguments)):
-            whole = chunk if whole is None else whole + chunk
-            yield chunk
-    except BaseException as error:
-        call.fail(error)
-        raise
-    if whole is not None:
-        call.end(_whole(whole.message), streamed=True)
-
-
-async def _astream(
-    self: Any, messages: list[BaseMessage], stop: list[str] | None = None, **kwargs: Any
-) -> AsyncIterator[ChatGenerationChunk]:
-    more = {"run_manager": kwargs.pop("run_manager")} if "run_manager" in kwargs else {}
-    call = _call(self, messages, stop, kwargs)
-    above = super(_class_of(self), self)._astream
-    if call is None:
-        current = _open.get()
-        async for chunk in above(messages, stop=stop, **more, **kwargs):
-            yield _with_id(current, chunk)
-        return
-    hop = call.book.engine.waiting.run
-    opened = await hop(call.open)
-    if opened.answer is not None:
-        yield _as_chunk(opened.answer)
-        return
-    whole: ChatGenerationChunk | None = None
-    try:
-        model = call.model()
-        above = super(_class_of(model), model)._astream
-        async for chunk in above(messages, stop=call.stop, **more, **call.arguments):
-            named = _with_id(call, chunk)
-            whole = named if whole is None else whole + named
-            yield named
-    except BaseException as error:
-        call.fail(error)
-        raise
-    if whole is not None:
-        await hop(partial(call.end, _whole(whole.message), streamed=True))
-
-
-def _identified(
-    call: _Call | None, chunks: Iterator[ChatGenerationChunk]
-) -> Iterator[ChatGenerationChunk]:
-    for chunk in chunks:
-        yield _with_id(call, chunk)
-
-
-def _with_id(call: _Call | None, chunk: ChatGenerationChunk) -> ChatGenerationChunk:
-    """A chunk with the id that its answer has after a crash, too."""
-    if call is not None and chunk.message.id is None:
-        chunk.message.id = call.opened.record.message_id
-    return chunk
-
-
-def _as_chunk(answer: BaseMessage) -> ChatGenerationChunk:
-    """A whole recorded answer as one chunk."""
-    fields = dict(answer.__dict__)
-    fields.pop("type", None)
-    calls = fields.pop("tool_calls", None) or []
-    fields.pop("invalid_tool_calls", None)
-    pieces: Any = [
-        {"name": c["name"], "args": _json(c["args"]), "id": c["id"], "index": i}
-        for i, c in enumerate(calls)
-    ]
-    message = AIMessageChunk(**fields, tool_call_chunks=pieces, chunk_position="last")
-    return ChatGenerationChunk(message=message)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _whole(message: BaseMessage) -> AIMessage:
-    """The message that the chunks add up to."""
-    made: AIMessage = message_chunk_to_message(message)  # type: ignore[assignment]
-    return made
 
 
 # --- models that are only functions -------------------------------------------------------------

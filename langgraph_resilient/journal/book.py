@@ -19,7 +19,7 @@ from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
-from langgraph_resilient.errors import ValueRefused
+from langgraph_resilient.errors import LostOwnership, ValueRefused
 from langgraph_resilient.journal.matching import Found, Match, find
 from langgraph_resilient.journal.request import Request
 from langgraph_resilient.ledger import Reading
@@ -98,9 +98,10 @@ class JournalBook:
         if thread is None:
             return
         for row in session.all(query, *rows.call_bounds(thread.number)):
-            yield self._record(session, row, thread_id)
+            yield self.record(session, row, thread_id)
 
-    def _record(self, session: Session, row: Row, thread_id: str) -> ModelCallRecord:
+    def record(self, session: Session, row: Row, thread_id: str) -> ModelCallRecord:
+        """The call of a row."""
         frame = modelcalls.opened_frame(self.engine.sealer, row, thread_id)
         raw = decoded(self.engine, session, frame, calls.thread_of(row[0]))
         return modelcalls.model_call_from(raw, row, thread_id)
@@ -121,6 +122,19 @@ class JournalBook:
             for name, packed in record.values
             if not names or name in names
         }
+
+    def unpacked(self, session: Session, record: ModelCallRecord, packed: bytes) -> Any:
+        """A value of a call that stands outside its row."""
+        reading = self._reading()
+        number = calls.thread_of(record.call)
+        restorer = Restorer(
+            self.engine, session, record.thread_id, number, reading.serde, reading.policy
+        )
+        return restorer.packed(packed)
+
+    def reading(self) -> Reading:
+        """What values are stored and restored with right now."""
+        return self._reading()
 
     def match(self, spot: Spot, request: Request) -> Found:
         """What the journal knows of a call that is about to be made."""
@@ -187,6 +201,50 @@ class JournalBook:
         made = self.engine.change(spot.thread_id, build)
         self.engine.runs.use(spot.thread_id, number[0], record.task)
         return replace(made, call=number[0])
+
+    def reopen(
+        self, spot: Spot, record: ModelCallRecord, drift: Mapping[str, Any] | None = None
+    ) -> ModelCallRecord:
+        """An interrupted call is made again under its own number; durable on return.
+
+        Raises:
+            LostOwnership: another process has changed it.
+        """
+        made = replace(
+            record,
+            task=pack_name(spot.task),
+            root=pack_name(spot.root),
+            started_at=self._clock(),
+            attempt=record.attempt + 1,
+        )
+        columns = (made.state, made.request, made.parent, made.task, made.root)
+
+        def build(draft: Draft) -> ModelCallRecord:
+            kept = {name: value for name, value in record.values if name != "drift"}
+            if drift:
+                kept.update(self._packed(draft, {"drift": dict(drift)}))
+            again = replace(made, values=tuple(kept.items()))
+            frame = draft.frame(modelcalls.packed_model_call(again), "j")
+            place = modelcalls.journal_place(record.call, *columns)
+            stored = self.engine.sealer.seal(place, frame)
+
+            def step(session: Session) -> None:
+                calls.same_epoch(session, draft)
+                moved = session.run(
+                    "journal_reopen", made.task, made.root, stored, record.call, record.task
+                )
+                if moved != 1:
+                    raise LostOwnership(
+                        f"thread {spot.thread_id!r}: another process goes on with model call "
+                        f"{record.call}; let it finish"
+                    )
+
+            draft.then(step)
+            return again
+
+        again = self.engine.change(spot.thread_id, build)
+        self.engine.runs.use(spot.thread_id, record.call, made.task)
+        return again
 
     def _inserting(
         self, draft: Draft, record: ModelCallRecord, number: list[int]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgpack import ExtType
 
 from langgraph_resilient import calls, modelcalls
-from langgraph_resilient.codec.frame import FRAME_VERSION, FrameCodec, Method
+from langgraph_resilient.codec.frame import FrameCodec
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.codec.memo import Memo
 from langgraph_resilient.codec.msgpack import Packer
@@ -28,8 +28,6 @@ _SMALL: Final = 4096
 """Longer values are worth storing once, by content, with the messages they become."""
 _LEVEL: Final = 1
 _NOTHING: Final[Any] = None
-_UNCOMPRESSED: Final = bytes((FRAME_VERSION << 4 | Method.RAW,))
-"""A beginning is soon replaced by an end: compressing it would cost more than it saves."""
 
 
 class Shortcut:
@@ -92,7 +90,7 @@ class Shortcut:
         if lease[1] - int(record.started_at * 1000) <= period // 2 or record.name.everywhere:
             return 0
         place = calls.call_place(thread, record.key, record.state, record.version)
-        stored = engine.sealer.seal(place, _UNCOMPRESSED + calls.packed_call(record))
+        stored = engine.sealer.seal(place, calls.UNCOMPRESSED + calls.packed_call(record))
         asked = self._asked(call)
         if asked is None:
             return 0

@@ -31,6 +31,14 @@ SET state = ?, frame = ?
 WHERE call = ?
     AND state = ?
 
+-- name: journal_reopen
+-- An interrupted model call is made again, for another task.
+UPDATE resilient_journal
+SET task = ?, root = ?, frame = ?
+WHERE call = ?
+    AND state = 1
+    AND task = ?
+
 -- name: journal_delete
 -- Remove the model calls of a range.
 DELETE FROM resilient_journal
@@ -40,3 +48,27 @@ WHERE call BETWEEN ? AND ?
 -- Remove the streams of a range of calls.
 DELETE FROM resilient_chunks
 WHERE call BETWEEN ? AND ?
+
+-- name: chunks_after
+-- The blocks of one stream that may hold chunks from a position on.
+SELECT call, first, frame
+FROM resilient_chunks
+WHERE call = ?
+    AND first >= coalesce((
+        SELECT max(first)
+        FROM resilient_chunks
+        WHERE call = ?
+            AND first <= ?
+    ), 0)
+ORDER BY first
+
+-- name: chunk_insert
+-- A block of a stream.
+INSERT OR REPLACE INTO resilient_chunks (call, first, frame)
+VALUES (?, ?, ?)
+
+-- name: chunks_fold
+-- Remove blocks of one stream that were folded into one.
+DELETE FROM resilient_chunks
+WHERE call = ?
+    AND first BETWEEN ? AND ?

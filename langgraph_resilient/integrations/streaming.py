@@ -1,0 +1,281 @@
+"""A durable model's streams: stored before they are shown, going on where a crash cut them.
+
+Written once for sync and async but for the two loops that pull the model's own chunks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    message_chunk_to_message,
+)
+from langchain_core.outputs import ChatGenerationChunk
+
+from langgraph_resilient.integrations.runtime import logger
+from langgraph_resilient.stream import Strategy, StreamBuffer, choose
+from langgraph_resilient.stream.buffer import chunks_of, stored
+from langgraph_resilient.stream.continuation import is_refusal, prompt, trimmer
+
+if TYPE_CHECKING:
+    from langgraph_resilient.integrations.models import ModelInvocation
+
+REPLAYED = {"resilient_replayed": True}
+RESET = {"resilient_reset": True}
+"""In a chunk's ``response_metadata``: it was shown before the crash; forget what was shown."""
+
+
+def stream(
+    self: Any, messages: list[BaseMessage], stop: list[str] | None = None, **kwargs: Any
+) -> Iterator[ChatGenerationChunk]:
+    """``_stream`` of a durable model."""
+    from langgraph_resilient.integrations.models import class_of, current, invocation
+
+    call = current() or invocation(self, messages, stop, kwargs)
+    if call is None:
+        yield from super(class_of(self), self)._stream(messages, stop=stop, **kwargs)
+        return
+    own = current() is None
+    answer = call.open().answer if own else None
+    if answer is not None:
+        yield whole_chunk(answer)
+        return
+    answering = Answering(call)
+    try:
+        yield from answering.replayed()
+        for strategy in answering.strategies:
+            if strategy is Strategy.KEEP_PARTIAL:
+                yield answering.kept()
+                break
+            try:
+                model, arguments = answering.begin(strategy, kwargs)
+                inner = super(class_of(model), model)._stream
+                for chunk in inner(answering.messages, stop=call.stop, **arguments):
+                    yield from answering.shown(chunk)
+                yield from answering.rest()
+                break
+            except Exception as error:
+                if not answering.steps_on(strategy, error):
+                    raise
+    except BaseException as error:
+        if own:
+            call.fail(error)
+        raise
+    answering.finish()
+    if own and call.streamed is not None:
+        call.end(call.streamed, streamed=True)
+
+
+async def astream(
+    self: Any, messages: list[BaseMessage], stop: list[str] | None = None, **kwargs: Any
+) -> AsyncIterator[ChatGenerationChunk]:
+    """``_astream`` of a durable model."""
+    from langgraph_resilient.integrations.models import class_of, current, invocation
+
+    call = current() or invocation(self, messages, stop, kwargs)
+    if call is None:
+        async for chunk in super(class_of(self), self)._astream(messages, stop=stop, **kwargs):
+            yield chunk
+        return
+    own = current() is None
+    hop = call.book.engine.waiting.run
+    answer = (await hop(call.open)).answer if own else None
+    if answer is not None:
+        yield whole_chunk(answer)
+        return
+    answering = await hop(partial(Answering, call))
+    try:
+        for piece in answering.replayed():
+            yield piece
+        for strategy in answering.strategies:
+            if strategy is Strategy.KEEP_PARTIAL:
+                yield answering.kept()
+                break
+            try:
+                model, arguments = answering.begin(strategy, kwargs)
+                inner = super(class_of(model), model)._astream
+                async for chunk in inner(answering.messages, stop=call.stop, **arguments):
+                    # Tens of microseconds: a hop to another thread would cost more than the commit.
+                    for piece in answering.shown(chunk):
+                        yield piece
+                for piece in answering.rest():
+                    yield piece
+                break
+            except Exception as error:
+                if not answering.steps_on(strategy, error):
+                    raise
+    except BaseException as error:
+        if own:
+            call.fail(error)
+        raise
+    answering.finish()
+    if own and call.streamed is not None:
+        await hop(partial(call.end, call.streamed, streamed=True))
+
+
+class Answering:
+    """One answer on its way to the user.
+
+    Args:
+        call: the journaled call.
+    """
+
+    def __init__(self, call: ModelInvocation):
+        self._call = call
+        record = call.opened.record
+        self._id = record.message_id
+        items = []
+        if record.attempt > 1:
+            with call.book.engine.reading() as session:
+                items = list(stored(call.book, session, record))
+        self._partial: list[AIMessageChunk] = chunks_of((i for _, i in items), self._id)
+        position = items[-1][0] + 1 if items else 0
+        self._buffer = (
+            StreamBuffer(call.book.engine, record, call.book.reading(), position)
+            if call.options.stream
+            else None
+        )
+        self._whole: AIMessageChunk | None = None
+        self._generation: dict[str, Any] = {}
+        self.messages: list[BaseMessage] = call.messages
+        self.strategies: Sequence[Strategy] = (Strategy.RESTART,)
+        self._shown = ""
+        self._trim: Any = None
+        if self._partial:
+            self._plan()
+
+    def _plan(self) -> None:
+        call = self._call
+        sent = call.request.sent
+        plan = choose(
+            self._partial,
+            provider=call.request.provider,
+            model=call.request.model,
+            structured=any(sent.get(n) for n in ("response_format", "text_format", "format")),
+            wanted=call.options.continuation,
+            attempts=call.opened.record.attempt - 1,
+            budget=call.options.attempts,
+        )
+        self.strategies, self._shown = plan.strategies, plan.shown
+        for chunk in self._partial:
+            self._add(chunk)
+
+    def replayed(self) -> Iterator[ChatGenerationChunk]:
+        """What was shown before the crash, flagged."""
+        for chunk in self._partial:
+            told = {**chunk.response_metadata, **REPLAYED}
+            shown = chunk.model_copy(update={"response_metadata": told, "id": chunk.id or self._id})
+            yield ChatGenerationChunk(message=shown)
+
+    def begin(self, strategy: Strategy, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The model to call, and its arguments; `messages` is what to send."""
+        call = self._call
+        self.messages = prompt(strategy, call.messages, self._shown)
+        self._trim = trimmer(strategy, self._shown) if self._partial else None
+        if self._partial and strategy is Strategy.RESTART and not self._shown:
+            self._pending_reset = True
+        more = {"run_manager": kwargs["run_manager"]} if "run_manager" in kwargs else {}
+        return call.model(), {**call.arguments, **more}
+
+    _pending_reset = False
+    """What was shown cannot be compared (half a tool call): the new answer replaces it."""
+
+    def shown(self, generated: ChatGenerationChunk) -> Iterator[ChatGenerationChunk]:
+        """What to show of a chunk of the model's, stored before it is handed out."""
+        message = generated.message
+        assert isinstance(message, AIMessageChunk)
+        if self._partial:
+            message = message.model_copy(update={"id": self._partial[0].id or self._id})
+        elif message.id is None:
+            message.id = self._id
+        if self._pending_reset:
+            self._pending_reset = False
+            yield self._reset()
+        if self._trim is None or not isinstance(message.content, str) or not message.content:
+            yield self._store(message, generated)
+            return
+        text = self._trim(message.content)
+        if text is None:
+            matched = self._trim.matched
+            self._trim = None
+            yield self._reset()
+            text = matched + message.content
+        if text or message.usage_metadata or message.chunk_position:
+            yield self._store(message.model_copy(update={"content": text}), generated)
+
+    def rest(self) -> Iterator[ChatGenerationChunk]:
+        """What was held back and is new after all."""
+        held = getattr(self._trim, "rest", lambda: "")()
+        if held:
+            yield self._store(
+                AIMessageChunk(content=held, id=self._partial[0].id or self._id), None
+            )
+
+    def kept(self) -> ChatGenerationChunk:
+        """The end of an answer that ends with what there is."""
+        told = {"finish_reason": "interrupted"}
+        last = AIMessageChunk(
+            content="", id=self._partial[0].id or self._id, response_metadata=told
+        )
+        return self._store(last, None)
+
+    def steps_on(self, strategy: Strategy, error: Exception) -> bool:
+        """Whether the next strategy is to be tried, because the provider refused this one."""
+        refused = bool(self._partial) and is_refusal(error) and strategy is not self.strategies[-1]
+        if refused:
+            logger.info("the provider refused to go on by %s: %s", strategy.value, type(error))
+        return refused
+
+    def finish(self) -> None:
+        """The answer is whole."""
+        if self._whole is not None:
+            answer: AIMessage = message_chunk_to_message(self._whole)  # type: ignore[assignment]
+            metadata = {**self._generation, **answer.response_metadata}
+            self._call.streamed = answer.model_copy(update={"response_metadata": metadata})
+
+    def _reset(self) -> ChatGenerationChunk:
+        if self._buffer is not None:
+            self._buffer.reset()
+        self._whole = None
+        chunk = AIMessageChunk(
+            content="", id=self._partial[0].id or self._id, response_metadata=dict(RESET)
+        )
+        return ChatGenerationChunk(message=chunk)
+
+    def _store(
+        self, message: AIMessageChunk, generated: ChatGenerationChunk | None
+    ) -> ChatGenerationChunk:
+        if self._buffer is not None:
+            self._buffer.chunk(message)
+            self._call.shown = True
+        self._add(message)
+        info = None if generated is None else generated.generation_info
+        self._generation.update(info or {})
+        return ChatGenerationChunk(message=message, generation_info=info)
+
+    def _add(self, chunk: AIMessageChunk) -> None:
+        self._whole = chunk if self._whole is None else self._whole + chunk
+
+
+def whole_chunk(answer: BaseMessage) -> ChatGenerationChunk:
+    """A whole recorded answer as one chunk."""
+    fields = {k: v for k, v in answer.__dict__.items() if k in AIMessageChunk.model_fields}
+    for name in ("type", "invalid_tool_calls", "tool_call_chunks"):
+        fields.pop(name, None)
+    pieces: Any = [
+        {
+            "name": call["name"],
+            "args": json.dumps(call["args"], ensure_ascii=False),
+            "id": call["id"],
+            "index": index,
+        }
+        for index, call in enumerate(fields.pop("tool_calls", None) or [])
+    ]
+    message = AIMessageChunk(**fields, tool_call_chunks=pieces, chunk_position="last")
+    return ChatGenerationChunk(message=message)

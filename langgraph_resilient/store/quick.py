@@ -1,0 +1,107 @@
+"""Commits without waiting for the disk: safe against SIGKILL, not against a power cut.
+
+For rows whose loss costs little and whose writer cannot wait. A connection of its own, so that the
+main one keeps its ``synchronous``; writers that meet share a commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from langgraph_resilient.store import queries
+from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
+from langgraph_resilient.store.sqlite import SqliteDatabase
+
+Statement = tuple[str, Sequence[Any]]
+
+
+class _Waiting:
+    __slots__ = ("done", "error", "statements")
+
+    def __init__(self, statements: Sequence[Statement]):
+        self.statements = statements
+        self.done = False
+        self.error: Exception | None = None
+
+
+class QuickWriter:
+    """Runs named statements in small transactions. Safe to use from any thread.
+
+    Args:
+        db: whose file it writes to; where the database lives in one connection, that one is used.
+    """
+
+    def __init__(self, db: SqliteDatabase):
+        self._db = db
+        self._sql = queries.load()
+        self._lock = threading.Lock()
+        """Guards the connection and the transaction on it."""
+        self._connection: sqlite3.Connection | None = None
+        self._queue: deque[_Waiting] = deque()
+
+    def write(self, statements: Sequence[Statement]) -> None:
+        """Run statements, all or none; on return SIGKILL does not undo them.
+
+        Raises:
+            StorageError: they were not stored.
+        """
+        waiting = _Waiting(statements)
+        self._queue.append(waiting)
+        with self._lock:
+            if not waiting.done:
+                self._commit()
+        if waiting.error is not None:
+            raise waiting.error
+
+    def close(self) -> None:
+        """Close the connection of its own."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _commit(self) -> None:
+        batch: list[_Waiting] = []
+        while self._queue:
+            batch.append(self._queue.popleft())
+        # The main writer's lock: the two connections must not wait for each other inside SQLite,
+        # which would sleep for milliseconds.
+        with self._db.lock:
+            try:
+                self._run(batch)
+            except DRIVER_ERRORS as error:
+                failure = translated(error, self._db.where)
+                for waiting in batch:
+                    waiting.error = failure
+        for waiting in batch:
+            waiting.done = True
+
+    def _run(self, batch: list[_Waiting]) -> None:
+        connection = self._opened()
+        own = not connection.in_transaction  # a user's connection may be in one
+        execute = connection.execute
+        if own:
+            execute("BEGIN IMMEDIATE")
+        try:
+            for waiting in batch:
+                for name, parameters in waiting.statements:
+                    execute(self._sql[name], parameters)
+        except BaseException:
+            if own:
+                connection.rollback()
+            raise
+        if own:
+            execute("COMMIT")
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._db.single:
+            return self._db.connection
+        if self._connection is None:
+            self._db.connection  # noqa: B018 - raises SaverClosed, creates the file
+            self._connection = self._db.target.open(self._db.options)
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+        return self._connection

@@ -1,0 +1,174 @@
+"""Chunks of streaming answers, stored before they are shown.
+
+A chunk is one row and one commit without fsync; a closed stretch is folded into a block. A chunk of
+plain text is stored as that text, any other one as the message chunk that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from langchain_core.messages import AIMessageChunk
+from msgpack import ExtType
+
+from langgraph_resilient import calls, modelcalls
+from langgraph_resilient.codec.memo import Memo
+from langgraph_resilient.codec.msgpack import Packer
+from langgraph_resilient.codec.packed import OPAQUE, pack
+from langgraph_resilient.engine import Engine
+from langgraph_resilient.errors import DataCorrupt
+from langgraph_resilient.journal import JournalBook
+from langgraph_resilient.ledger import Reading
+from langgraph_resilient.records import ModelCallRecord
+from langgraph_resilient.restoring import unpacked
+from langgraph_resilient.store.quick import Statement
+from langgraph_resilient.store.sqlite import Session
+
+_FOLD: Final = 64
+"""Chunks after which those that stand alone become one block."""
+_NOTHING: Final[Any] = None
+TEXT, CHUNK, RESET, END = 0, 1, 2, 3
+"""Kinds of an item: a text, any other chunk, "forget what was shown", the end of the answer."""
+Item = tuple[int, Any]
+
+
+class StreamBuffer:
+    """The stream of one model call. Used by one caller at a time.
+
+    Args:
+        engine: lends database and codec.
+        record: the call.
+        reading: what values are stored with.
+        position: how many items are stored already.
+    """
+
+    def __init__(
+        self, engine: Engine, record: ModelCallRecord, reading: Reading, position: int = 0
+    ):
+        self._engine = engine
+        self._call = record.call
+        self._reading = reading
+        self._position = position
+        self._open: list[Any] = []
+        """Packed items that stand alone so far, the last of them at `_position` - 1."""
+
+    @property
+    def position(self) -> int:
+        """How many items are stored."""
+        return self._position
+
+    def text(self, text: str) -> None:
+        """Store a chunk of plain text; on return it survives SIGKILL."""
+        self._append([TEXT, text])
+
+    def chunk(self, chunk: AIMessageChunk) -> None:
+        """Store any chunk; on return it survives SIGKILL."""
+        text = plain_text(chunk)
+        self._append([TEXT, text] if text is not None else [CHUNK, self._packed(chunk)])
+
+    def reset(self) -> None:
+        """What was shown does not count any more: the answer begins anew."""
+        self._append([RESET, None])
+
+    def _append(self, item: list[Any]) -> None:
+        if self._reading.serde is not None and item[0] == TEXT:
+            item = [CHUNK, self._opaque(item[1])]
+        self._open.append(item)
+        first = self._position
+        statements: list[Statement] = [
+            ("chunk_insert", (self._call, first, self._sealed(first, [item])))
+        ]
+        if len(self._open) >= _FOLD:
+            start = first - len(self._open) + 1
+            block = self._sealed(start, self._open, fold=True)
+            statements = [
+                ("chunks_fold", (self._call, start, first)),
+                ("chunk_insert", (self._call, start, block)),
+            ]
+            self._open = []
+        self._engine.quick.write(statements)
+        self._position += 1
+
+    def _sealed(self, first: int, items: list[Any], *, fold: bool = False) -> bytes:
+        raw = pack([items])
+        frame = self._engine.frames.encode(raw) if fold else calls.UNCOMPRESSED + raw
+        return self._engine.sealer.seal(modelcalls.chunk_place(self._call, first), frame)
+
+    def _packed(self, value: Any) -> bytes:
+        if self._reading.serde is not None:
+            return self._opaque(value)
+        packer = Packer(
+            _NOTHING,
+            Memo(),
+            leaf_bytes=1 << 62,
+            message_leaf_bytes=1 << 62,
+            max_depth=self._engine.options.max_depth,
+            secret_key=self._engine.key,
+            inline=True,
+        )
+        return pack(packer.write("chunk", value))
+
+    def _opaque(self, value: Any) -> bytes:
+        assert self._reading.serde is not None
+        return pack(ExtType(OPAQUE, pack(list(self._reading.serde.dumps_typed(value)))))
+
+
+def plain_text(chunk: AIMessageChunk) -> str | None:
+    """The text of a chunk that is nothing but text, or None."""
+    if type(chunk) is not AIMessageChunk or not isinstance(chunk.content, str):
+        return None
+    more = (
+        chunk.additional_kwargs
+        or chunk.response_metadata
+        or chunk.tool_call_chunks
+        or chunk.usage_metadata
+        or chunk.name
+        or chunk.chunk_position
+    )
+    return None if more or not chunk.content else chunk.content
+
+
+def stored(
+    book: JournalBook, session: Session, record: ModelCallRecord, after: int = 0
+) -> Iterator[tuple[int, Item]]:
+    """The stored items of a call from a position on: position, (kind, text or chunk).
+
+    Raises:
+        DataCorrupt: a block is damaged.
+    """
+    for row in session.all("chunks_after", record.call, record.call, after):
+        first = row[1]
+        for offset, item in enumerate(_items(book, row)):
+            if first + offset >= after:
+                yield first + offset, (item[0], _restored(book, session, record, item))
+
+
+def _items(book: JournalBook, row: tuple[Any, ...]) -> list[Any]:
+    engine = book.engine
+    try:
+        frame = engine.sealer.open(modelcalls.chunk_place(row[0], row[1]), row[2])
+        items: list[Any] = unpacked(engine.frames.decode(frame))[0]
+        return items
+    except (TypeError, IndexError, AttributeError, OverflowError) as error:
+        raise DataCorrupt(f"block {row[1]} of stream {row[0]} is damaged: {error}") from None
+
+
+def _restored(
+    book: JournalBook, session: Session, record: ModelCallRecord, item: Iterable[Any]
+) -> Any:
+    kind, value = item
+    return book.unpacked(session, record, value) if kind == CHUNK else value
+
+
+def chunks_of(items: Iterable[Item], message_id: str) -> list[AIMessageChunk]:
+    """What counts of the stored items, as message chunks: nothing before the last reset."""
+    found: list[AIMessageChunk] = []
+    for kind, value in items:
+        if kind == RESET:
+            found = []
+        elif isinstance(value, AIMessageChunk):
+            found.append(value)
+        elif kind in (TEXT, CHUNK):
+            found.append(AIMessageChunk(content=value, id=message_id))
+    return found
