@@ -15,8 +15,10 @@ from langgraph_resilient.codec import digest
 from langgraph_resilient.codec.frame import Template
 from langgraph_resilient.codec.memo import ListMemo, Memo
 from langgraph_resilient.codec.msgpack import Packer
+from langgraph_resilient.codec.packed import is_message
 from langgraph_resilient.errors import StorageError
 from langgraph_resilient.records import BLOB_BITS, ORDINALS, NamespaceRow, ThreadRow
+from langgraph_resilient.restoring import ENTRY_BYTES, Kept
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import Conflict
 from langgraph_resilient.store.sqlite import Session
@@ -193,6 +195,8 @@ class Draft:
         self._addresses = engine.addresses
         self._new: dict[bytes, int] = {}
         self._blobs: list[tuple[int, bytes, bytes]] = []
+        self._messages: dict[int, Kept] = {}
+        self._message_bytes = 0
         self._shares: list[int] = []
         self._templates: list[tuple[int, str, bytes]] = []
         self._namespaces: list[Namespace] = []
@@ -238,6 +242,9 @@ class Draft:
         state.next_blob += 1
         frame = self._content_frame(raw, references)
         self._blobs.append((blob, at, engine.sealer.seal(rows.blob_place(blob), frame)))
+        if is_message(raw):
+            self._messages[blob] = Kept(raw, state.base, references)
+            self._message_bytes += len(raw) + ENTRY_BYTES
         self._new[at] = blob
         return blob
 
@@ -295,7 +302,7 @@ class Draft:
         """A namespace of the thread; a new one is made with this draft."""
         found = self.state.namespaces.get(checkpoint_ns)
         if found is None:
-            with self.engine.db.read() as session:
+            with self.engine.db.glance() as session:
                 found = self._find(session, checkpoint_ns)
             self.state.namespaces[checkpoint_ns] = found
         if not found.exists and found not in self._namespaces:
@@ -411,7 +418,10 @@ class Draft:
             self.state.invalidate()
 
     def publish(self) -> None:
-        """The draft is durable: other threads may share its contents."""
+        """The draft is durable: other threads may share its contents, readers may have them."""
+        if self._messages:
+            self.engine.cache.update(self._messages, self._message_bytes)
+        self._steps.clear()  # they refer to the draft, too: nobody else would break the circle
         addresses = self._addresses
         fresh = self.state.fresh
         for at, blob in self._new.items():

@@ -18,6 +18,8 @@ from langgraph_resilient.store.sqlite import Row, Session
 
 _FIRST_PAGE = 4
 _PAGE = 16
+_SOUGHT = 128
+"""Rows looked through at a time for those that a filter wants; few of them are restored."""
 _END = 1 << 62
 
 
@@ -43,7 +45,7 @@ def adopt(engine: Engine, thread_id: str, serde: UserSerde | None = None) -> Non
 def get(engine: Engine, reading: Reading, spot: configs.Spot) -> Snapshot | None:
     """The checkpoint at a spot, or the newest one there."""
     epoch = engine.epoch
-    with engine.reading() as session:
+    with engine.reading(few=True) as session:
         thread = rows.find_thread(session, engine.sealer, spot.thread_id)
         if thread is None:
             return legacy.get(engine, session, reading.serde, spot)
@@ -103,7 +105,7 @@ def pages(engine: Engine, reading: Reading, query: configs.Query) -> Iterator[li
     """Pages of checkpoints, the one written last first; nothing is held between two pages."""
     left = query.limit
     after = _END
-    size = _FIRST_PAGE
+    size = _SOUGHT if query.filter else _FIRST_PAGE
     done = False
     while not done and (left is None or left > 0):
         with engine.reading() as session, collector_paused():
@@ -112,7 +114,7 @@ def pages(engine: Engine, reading: Reading, query: configs.Query) -> Iterator[li
             yield found
         if left is not None:
             left -= len(found)
-        size = _PAGE
+        size = _SOUGHT if query.filter else _PAGE
     if left is None or left > 0:
         yield from legacy.pages(engine, reading.serde, query, left)
 
@@ -148,6 +150,8 @@ def _page(
         restorer.series.clear()
         if left is not None and len(found) >= left:
             return found, after, True
+        if len(found) >= _PAGE:
+            return found, after, False
     return found, after, len(keys) < size
 
 

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _GAP = 4
 """Blobs this near to each other are read in one range."""
 _TRUSTED = "langchain_core.messages."
-_ENTRY_BYTES = 3072
+ENTRY_BYTES = 3072
 """Roughly what a cached value takes besides its content: a prototype, a dictionary, a key."""
 _MANY = 128
 """Values from which on the garbage collector is paused."""
@@ -350,7 +350,7 @@ class Restorer:
                     raise _damaged_blob(blob, error, self.thread_id) from None
                 entries[blob] = self._entry(raw, blob >> BLOB_BITS << BLOB_BITS, frame)
                 addresses[at] = blob
-                size += len(raw) + _ENTRY_BYTES
+                size += len(raw) + ENTRY_BYTES
         loaded.update(entries)
         engine.cache.update(entries, size)
         if self._session.addresses is not None:

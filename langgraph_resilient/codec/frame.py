@@ -143,8 +143,12 @@ class FrameCodec:
         Raises:
             DataCorrupt: the frame is malformed, too large or of an unknown version.
         """
-        with self.borrowed() as decode:
-            return decode(frame, template)
+        taken: dict[bytes, zstandard.ZstdDecompressor] = {}
+        try:
+            return _decode(self._decompressors, taken, self._max_bytes, frame, template)
+        finally:
+            for words, decompressor in taken.items():
+                self._decompressors.give_back(words, decompressor)
 
     @contextmanager
     def borrowed(self) -> Iterator[Callable[[bytes, Template | None], bytes]]:

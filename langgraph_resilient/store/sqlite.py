@@ -485,6 +485,34 @@ class SqliteDatabase:
             raise
         self._give_back(reader)
 
+    @contextmanager
+    def glance(self) -> Iterator[Session]:
+        """`read` for a few rows: on the write connection where nobody uses it just now.
+
+        Its pages are in memory; another connection drops what it knows after each commit.
+        """
+        if self.single or not self.lock.acquire(blocking=False):
+            with self.read() as session:
+                yield session
+            return
+        try:  # under the lock: protects the write connection and the transaction on it
+            connection = self.connection
+            if connection.in_transaction:
+                with self.read() as session:
+                    yield session
+                return
+            try:
+                connection.execute("BEGIN")
+                yield Session(connection, self.where)
+                connection.execute("COMMIT")
+            except BaseException as error:
+                _undo(connection, joined=False)
+                if isinstance(error, DRIVER_ERRORS):
+                    raise translated(error, self.where) from error
+                raise
+        finally:
+            self.lock.release()
+
     def _borrow(self) -> sqlite3.Connection:
         writer = self.connection  # raises SaverClosed, creates the file
         with self._readers_lock:

@@ -479,3 +479,49 @@ def test_a_connection_bound_to_its_thread_says_how_to_open_it() -> None:
     thread.join()
     assert "check_same_thread=False" in str(caught[0])
     connection.close()
+
+
+# --- glances ----------------------------------------------------------------------------------
+
+
+def test_a_glance_sees_one_state_and_leaves_the_writer_free(db: SqliteDatabase) -> None:
+    db.write(insert(1))
+    with db.glance() as session:
+        assert session.connection is db.connection
+        assert session.raw("SELECT x FROM t") == [(1,)]
+    assert not db.connection.in_transaction
+    db.write(insert(2))
+    with db.glance() as session:
+        assert session.raw("SELECT x FROM t") == [(1,), (2,)]
+
+
+def test_a_glance_that_fails_leaves_no_transaction(db: SqliteDatabase) -> None:
+    with pytest.raises(KeyError), db.glance():
+        raise KeyError("the reader's own")
+    with pytest.raises(StorageError), db.glance() as session:
+        session.raw("SELECT nothing FROM nowhere")
+    assert not db.connection.in_transaction
+    db.write(insert(1))
+
+
+def test_a_glance_never_looks_into_somebody_elses_transaction(db: SqliteDatabase) -> None:
+    db.connection.execute("BEGIN")
+    db.connection.execute("INSERT INTO t VALUES (1)")
+    with db.glance() as session:
+        assert session.connection is not db.connection
+        assert session.raw("SELECT x FROM t") == []
+    db.connection.rollback()
+
+
+def test_a_glance_does_not_wait_for_a_writer(db: SqliteDatabase) -> None:
+    found: list[Any] = []
+
+    def look() -> None:
+        with db.glance() as session:
+            found.extend(session.raw("SELECT count(*) FROM t"))
+
+    with db.lock:
+        other = threading.Thread(target=look)
+        other.start()
+        other.join(timeout=30)
+    assert found == [(0,)]
