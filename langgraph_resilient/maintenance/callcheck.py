@@ -11,6 +11,7 @@ from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.maintenance.scanning import page
 from langgraph_resilient.records import CallRecord
 from langgraph_resilient.restoring import decoded
+from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Row, Session
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class CallCheck:
         Args:
             fresh: called in each session, before anything is believed of earlier ones.
         """
-        first, last = calls.call_bounds(self._number)
+        first, last = rows.call_bounds(self._number)
         after: tuple[Any, ...] = (first - 1,)
         done = False
         while not done:

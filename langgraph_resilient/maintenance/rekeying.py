@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from langgraph_resilient.calls import call_bounds, call_place, lease_place
+from langgraph_resilient.calls import call_place, lease_place
 from langgraph_resilient.codec.cipher import ENCRYPTED, KEY_ID_BYTES
 from langgraph_resilient.codec.seal import CipherSealer
 from langgraph_resilient.engine import Engine
@@ -115,7 +115,7 @@ class _Rekey:
     def calls(self, session: Session) -> None:
         """The tool calls, and who runs them."""
         number = self._thread.number
-        for call, key, state, version, stored in session.all("calls_in", *call_bounds(number)):
+        for call, key, state, version, stored in session.all("calls_in", *rows.call_bounds(number)):
             self._again(
                 call_place(number, key, state, version),
                 stored,
