@@ -21,7 +21,7 @@ from langchain_core.outputs import ChatGenerationChunk
 from langgraph_resilient.integrations.runtime import logger
 from langgraph_resilient.stream import Strategy, StreamBuffer, choose
 from langgraph_resilient.stream.buffer import chunks_of, stored
-from langgraph_resilient.stream.continuation import is_refusal, prompt, trimmer
+from langgraph_resilient.stream.continuation import is_refusal, prompt, text_of, trimmer
 
 if TYPE_CHECKING:
     from langgraph_resilient.integrations.models import ModelInvocation
@@ -197,17 +197,17 @@ class Answering:
         if self._pending_reset:
             self._pending_reset = False
             yield self._reset()
-        if self._trim is None or not isinstance(message.content, str) or not message.content:
+        said = text_of([message])
+        if self._trim is None or not said:
             yield self._store(message, generated)
             return
-        text = self._trim(message.content)
+        text = self._trim(said)
         if text is None:
-            matched = self._trim.matched
+            text = self._trim.matched + said
             self._trim = None
             yield self._reset()
-            text = matched + message.content
         if text or message.usage_metadata or message.chunk_position:
-            yield self._store(message.model_copy(update={"content": text}), generated)
+            yield self._store(saying(message, text), generated)
 
     def rest(self) -> Iterator[ChatGenerationChunk]:
         """What was held back and is new after all."""
@@ -261,6 +261,20 @@ class Answering:
 
     def _add(self, chunk: AIMessageChunk) -> None:
         self._whole = chunk if self._whole is None else self._whole + chunk
+
+
+def saying(message: AIMessageChunk, text: str) -> AIMessageChunk:
+    """The same chunk with another text: a string, or the text of its one block of text."""
+    content: Any = text
+    if isinstance(message.content, list):
+        content = []
+        for block in message.content:
+            if isinstance(block, str):
+                block, text = text, ""
+            elif block.get("type") in ("text", "text_delta") and "text" in block:
+                block, text = {**block, "text": text}, ""
+            content.append(block)
+    return message.model_copy(update={"content": content})
 
 
 def whole_chunk(answer: BaseMessage) -> ChatGenerationChunk:

@@ -30,6 +30,9 @@ from langgraph_resilient.store.sqlite import Row, Session
 
 logger = logging.getLogger(__name__)
 
+_OWN = -1
+"""Stands for a namespace where a list of messages is remembered."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
@@ -147,8 +150,8 @@ class JournalBook:
             ]
         return find(
             candidates,
-            request=request.identity(),
-            sampling=request.sampling(),
+            request=request.identity,
+            sampling=request.sampling,
             parent=spot.parent,
             place=spot.place,
         )
@@ -176,8 +179,8 @@ class JournalBook:
         record = ModelCallRecord(
             thread_id=spot.thread_id,
             state=ModelCallState.STARTED,
-            request=request.identity(),
-            sampling=request.sampling(),
+            request=request.identity,
+            sampling=request.sampling,
             parent=spot.parent,
             task=pack_name(spot.task),
             root=pack_name(spot.root),
@@ -312,11 +315,12 @@ class JournalBook:
             if serde is not None and name == "messages":
                 continue  # opaque bytes are stored whole: each call would store the conversation
             try:
-                tree = (
-                    packer.write(name, value)
-                    if serde is None
-                    else packer.opaque(*serde.dumps_typed(value))
-                )
+                if serde is not None:
+                    tree = packer.opaque(*serde.dumps_typed(value))
+                elif name == "messages":  # mostly those of the thread's last call
+                    tree = packer.channel(_OWN, name, value)
+                else:
+                    tree = packer.write(name, value)
                 found[name] = pack(tree)
             except ValueRefused as error:
                 if name == "answer":

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -76,11 +77,13 @@ class Request:
     provider: str = ""
     model: str = ""
 
+    @cached_property
     def identity(self) -> bytes:
         """What tells this request from others: messages, tools, tool choice, response format."""
         shape = {name: self.sent[name] for name in _SHAPE if name in self.sent}
         return _digest([_conversation(self.messages), canonical(_without_ids(shape))])
 
+    @cached_property
     def sampling(self) -> bytes:
         """Digest of the model's name and the parameters."""
         return _digest([self.model, canonical(self.parameters)])
