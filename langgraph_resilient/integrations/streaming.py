@@ -18,6 +18,7 @@ from langchain_core.messages import (
 )
 from langchain_core.outputs import ChatGenerationChunk
 
+from langgraph_resilient.integrations import native
 from langgraph_resilient.integrations.runtime import logger
 from langgraph_resilient.stream import Strategy, StreamBuffer, choose
 from langgraph_resilient.stream.buffer import chunks_of, stored
@@ -55,8 +56,12 @@ def stream(
                 break
             try:
                 model, arguments = answering.begin(strategy, kwargs)
-                inner = super(class_of(model), model)._stream
-                for chunk in inner(answering.messages, stop=call.stop, **arguments):
+                if strategy is Strategy.NATIVE:
+                    source = native.fetch(model, answering.native)
+                else:
+                    inner = super(class_of(model), model)._stream
+                    source = inner(answering.messages, stop=call.stop, **arguments)
+                for chunk in source:
                     yield from answering.shown(chunk)
                 yield from answering.rest()
                 break
@@ -99,8 +104,12 @@ async def astream(
                 break
             try:
                 model, arguments = answering.begin(strategy, kwargs)
-                inner = super(class_of(model), model)._astream
-                async for chunk in inner(answering.messages, stop=call.stop, **arguments):
+                if strategy is Strategy.NATIVE:
+                    source = native.afetch(model, answering.native)
+                else:
+                    inner = super(class_of(model), model)._astream
+                    source = inner(answering.messages, stop=call.stop, **arguments)
+                async for chunk in source:
                     # Tens of microseconds: a hop to another thread would cost more than the commit.
                     for piece in answering.shown(chunk):
                         yield piece
@@ -145,6 +154,8 @@ class Answering:
         self._generation: dict[str, Any] = {}
         self.messages: list[BaseMessage] = call.messages
         self.strategies: Sequence[Strategy] = (Strategy.RESTART,)
+        self.native = ""
+        """The provider's id of an answer that it goes on generating."""
         self._shown = ""
         self._trim: Any = None
         if self._partial:
@@ -152,17 +163,19 @@ class Answering:
 
     def _plan(self) -> None:
         call = self._call
-        sent = call.request.sent
         plan = choose(
             self._partial,
             provider=call.request.provider,
             model=call.request.model,
-            structured=any(sent.get(n) for n in ("response_format", "text_format", "format")),
+            structured=call.request.structured,
             wanted=call.options.continuation,
             attempts=call.opened.record.attempt - 1,
             budget=call.options.attempts,
         )
         self.strategies, self._shown = plan.strategies, plan.shown
+        self.native = native.response_id(self._partial, sent) or ""
+        if self.native and call.options.continuation == "auto" and self._shown:
+            self.strategies = (Strategy.NATIVE, *self.strategies)
         for chunk in self._partial:
             self._add(chunk)
 
