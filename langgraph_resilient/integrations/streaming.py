@@ -173,7 +173,7 @@ class Answering:
             budget=call.options.attempts,
         )
         self.strategies, self._shown = plan.strategies, plan.shown
-        self.native = native.response_id(self._partial, sent) or ""
+        self.native = native.response_id(self._partial, call.request.sent) or ""
         if self.native and call.options.continuation == "auto" and self._shown:
             self.strategies = (Strategy.NATIVE, *self.strategies)
         for chunk in self._partial:
