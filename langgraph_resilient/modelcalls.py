@@ -240,9 +240,12 @@ def is_transient(error: object) -> bool:
     link = error if isinstance(error, BaseException) else None
     if link is None:
         return bool(_TRANSIENT_NAMES.search(str(error).split("(")[0]))
-    while link is not None:
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
         status = getattr(link, "status_code", getattr(link, "code", None))
-        if status in _TRANSIENT_STATUS or isinstance(link, (TimeoutError, ConnectionError)):
+        known = isinstance(status, int) and status in _TRANSIENT_STATUS
+        if known or isinstance(link, (TimeoutError, ConnectionError)):
             return True
         if any(_TRANSIENT_NAMES.search(cls.__name__) for cls in type(link).__mro__[:-2]):
             return True

@@ -51,11 +51,30 @@ SAMPLING = frozenset(
     }
 )
 """Parameters that steer sampling: an interrupted call keeps them."""
-_SHAPE = ("tools", "functions", "tool_choice", "function_call", "response_format", "text_format")
-_IDS = frozenset({"id", "index", "annotations", "signature", "encrypted_content"})
+_FORMATS = (
+    "response_format",
+    "text_format",
+    "format",
+    "output_format",
+    "response_schema",
+    "response_mime_type",
+)
+_SHAPE = ("tools", "functions", "tool_choice", "function_call", *_FORMATS)
+_IDS = frozenset(
+    {
+        "annotations",
+        "call_id",
+        "encrypted_content",
+        "id",
+        "index",
+        "signature",
+        "tool_call_id",
+        "tool_use_id",
+    }
+)
 _SECRET = re.compile(
-    r"(api|access|auth|secret|private)[_-]?(key|token)|authori[sz]ation|password|headers|credential"
-    r"|^(key|token|secret)$|cookie|bearer",
+    r"(api|access|auth|private)[_-]?(key|token)|(session|refresh|id|security)[_-]?token|secret"
+    r"|authori[sz]ation|passw(or)?d|passphrase|headers|credential|^(key|token)$|cookie|bearer",
     re.IGNORECASE,
 )
 
@@ -81,17 +100,32 @@ class Request:
     def identity(self) -> bytes:
         """What tells this request from others: messages, tools, tool choice, response format."""
         shape = {name: self.sent[name] for name in _SHAPE if name in self.sent}
-        return _digest([_conversation(self.messages), canonical(_without_ids(shape))])
+        if self._text_format is not None:
+            shape["text"] = self._text_format
+        return _digest([_conversation(self.messages), canonical(shape)])
 
     @cached_property
     def sampling(self) -> bytes:
         """Digest of the model's name and the parameters."""
-        return _digest([self.model, canonical(self.parameters)])
+        return _digest([self.model, canonical(_same_numbers(self.parameters))])
 
     @property
     def parameters(self) -> dict[str, Any]:
         """What was sent besides messages, tools and formats."""
         return {name: value for name, value in self.sent.items() if name not in _SHAPE}
+
+    @property
+    def structured(self) -> bool:
+        """Whether the answer must have a format, half of which means nothing."""
+        return self._text_format is not None or any(self.sent.get(name) for name in _FORMATS)
+
+    @property
+    def _text_format(self) -> Any:
+        """The format that OpenAI's Responses take among the settings of texts; None for plain."""
+        text = self.sent.get("text")
+        found = text.get("format") if isinstance(text, Mapping) else None
+        plain = isinstance(found, Mapping) and found.get("type") == "text"
+        return None if plain else found
 
 
 def _digest(tree: Any) -> bytes:
@@ -134,6 +168,15 @@ def _without_ids(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_ids(item) for item in value]
     return value
+
+
+def _same_numbers(value: Any) -> Any:
+    """A temperature of 1 is one of 1.0."""
+    if isinstance(value, Mapping):
+        return {key: _same_numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_same_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 # --- what is sent -------------------------------------------------------------------------------
