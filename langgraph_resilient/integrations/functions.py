@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from langgraph_resilient import calls
@@ -208,6 +209,9 @@ def _step(name: str, policy: dict[str, Any]) -> tuple[Book, Invocation]:
         )
     own = ToolPolicy(**policy)
     chosen = resolved(own, ToolPolicy(effect=above.call.effect), Effect.EXTERNAL)
+    if above.call.cleared and chosen.on_unknown == "interrupt":
+        # Who let the tool run again was shown what broke: its step is not asked about once more.
+        chosen = replace(chosen, on_unknown="retry")
     step = f"{above.current.tool}.{name}"
     return above.book, Invocation(
         name=CallName(

@@ -21,6 +21,8 @@ from langgraph_resilient.ledger import SPENT
 from langgraph_resilient.ledger.keys import digest_of
 
 _RESUME = "__resume__"
+_SUBGRAPHS = 1000
+"""How many sub-graphs one call may run before their names meet those of the next call."""
 _SPENT = (
     "the answer without an id that is there was given before this question was put; "
     "answer with the question's id, or say something else, such as another reason"
@@ -35,12 +37,14 @@ class Lane:
         key: the call's key in hexadecimal.
         my_turn: whether no earlier call of the same task waits for an answer, so that an answer
             that names no question is for this one.
+        position: which of its task's calls this is.
     """
 
-    def __init__(self, place: Place, key: str, my_turn: Callable[[], bool]):
+    def __init__(self, place: Place, key: str, my_turn: Callable[[], bool], position: int = 0):
         self._place = place
         self._key = key
         self._my_turn = my_turn
+        self._position = position
 
     def ask(self, question: dict[str, Any]) -> Any:
         """The human's answer to the ledger's own question.
@@ -54,7 +58,7 @@ class Lane:
             GraphInterrupt: it was not answered yet.
         """
         spent = question.pop(SPENT)
-        id = self._id(f"unknown {question['attempt']}")
+        id = self._id(f"unknown {question['key']} {question['attempt']}")
         if "problem" not in question:
             answers = self._place.configurable.get(RESUME_MAP) or {}
             if id in answers:
@@ -75,6 +79,9 @@ class Lane:
     def config(self, answers: list[Any]) -> RunnableConfig:
         """A config in which ``interrupt()`` asks and answers for this call alone.
 
+        Sub-graphs have names of their own in it, too: LangGraph numbers those of one task in the
+        order in which they begin, which is chance, and a resume would mix them up.
+
         Args:
             answers: what was answered in earlier runs; new answers are appended.
         """
@@ -92,6 +99,7 @@ class Lane:
             interrupt_counter=itertools.count().__next__,
             get_null_resume=next_answer,
             resume=answers,
+            subgraph_counter=itertools.count(self._position * _SUBGRAPHS).__next__,
         )
         send = place.configurable.get(SEND)
 

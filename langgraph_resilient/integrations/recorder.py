@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.tools import BaseTool, InjectedToolArg
 from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
+from langgraph.prebuilt import ToolRuntime
 
 from langgraph_resilient import calls
 from langgraph_resilient._aio import adrive, drive
@@ -196,7 +198,8 @@ class _Attempt:
         self._input = input
         self._more = more
         self._name = self._named()
-        self._lane = Lane(place, calls.key_of(self._name).hex(), self._my_turn)
+        key = calls.key_of(self._name).hex()
+        self._lane = Lane(place, key, self._my_turn, location.position)
         self._call: Invocation
 
     @classmethod
@@ -278,20 +281,20 @@ class _Attempt:
 
     def run(self, current: CurrentCall) -> Any:
         """Run the tool."""
+        input, config = self._given(current)
         with running(self.book, current, self._call):
             try:
-                result = self._tool.invoke(self._input_for(current), self._config, **self._more)
+                result = self._tool.invoke(input, config, **self._more)
             except GraphInterrupt as error:
                 raise self._interrupted(error) from None
         return results.identified(result)
 
     async def arun(self, current: CurrentCall) -> Any:
         """Run the tool in a coroutine."""
+        input, config = self._given(current)
         with running(self.book, current, self._call):
             try:
-                result = await self._tool.ainvoke(
-                    self._input_for(current), self._config, **self._more
-                )
+                result = await self._tool.ainvoke(input, config, **self._more)
             except GraphInterrupt as error:
                 raise self._interrupted(error) from None
         return results.identified(result)
@@ -301,21 +304,26 @@ class _Attempt:
         """Whether the call has its task for itself, so that LangGraph's own order will do."""
         return self._location.calls < 2 or self.place.is_single_call
 
-    @property
-    def _config(self) -> RunnableConfig:
-        return self.place.config if self._alone else self._lane.config(self._call.answers)
-
     def _interrupted(self, error: GraphInterrupt) -> GraphInterrupt:
         return error if self._alone else self._lane.renamed(error, len(self._call.answers))
 
-    def _input_for(self, current: CurrentCall) -> Any:
-        names = _key_fields(self._tool)
-        if not names:
-            return self._input
-        keys = dict.fromkeys(names, current.idempotency_key)
-        if self._request is None:
-            return {**self._input, **keys} if isinstance(self._input, dict) else self._input
-        return {**self._input, "args": {**self._input["args"], **keys}}
+    def _given(self, current: CurrentCall) -> tuple[Any, RunnableConfig]:
+        """What the tool is called with."""
+        config = self.place.config if self._alone else self._lane.config(self._call.answers)
+        given = self._input if self._request is None else self._input["args"]
+        if not isinstance(given, dict):
+            return self._input, config
+        added: dict[str, Any] = dict.fromkeys(_key_fields(self._tool), current.idempotency_key)
+        if not self._alone:  # a tool may pass its runtime's config on to a sub-graph
+            added |= {
+                name: replace(value, config=config)
+                for name, value in given.items()
+                if isinstance(value, ToolRuntime)
+            }
+        if not added:
+            return self._input, config
+        args = {**given, **added}
+        return (args if self._request is None else {**self._input, "args": args}), config
 
     def _my_turn(self) -> bool:
         """Whether no earlier call of the same message waits for an answer, too."""

@@ -54,7 +54,9 @@ def repair_flow(
     if not missing:
         return messages  # type: ignore[return-value]
     entries: list[Entry] = yield Do(partial(place.saver.ledger.entries, place.thread_id))
-    known = {(e.message_id, e.tool_call_id, e.tool): e for e in entries}
+    known: dict[Any, list[Entry]] = {}
+    for entry in entries:
+        known.setdefault((entry.message_id, entry.tool_call_id, entry.tool), []).append(entry)
     found: list[BaseMessage] = []
     for index, message in enumerate(messages):
         found.append(message)
@@ -82,11 +84,15 @@ def _unanswered(messages: Sequence[BaseMessage]) -> dict[int, list[tuple[AIMessa
     return missing
 
 
-def _answers(missing: list[tuple[AIMessage, Any]], known: dict[Any, Entry]) -> list[BaseMessage]:
-    return [
-        _answer(call, known.get((message.id or "", call["id"] or "", call["name"])))
-        for message, call in missing
-    ]
+def _answers(
+    missing: list[tuple[AIMessage, Any]], known: dict[Any, list[Entry]]
+) -> list[BaseMessage]:
+    found = []
+    for message, call in missing:
+        entries = known.get((message.id or "", call["id"] or "", call["name"]))
+        # Equal calls of one message take their results in turn.
+        found.append(_answer(call, entries.pop(0) if entries else None))
+    return found
 
 
 def _answer(call: Any, entry: Entry | None) -> BaseMessage:

@@ -82,7 +82,7 @@ def tool_flow(book: Book, call: Invocation) -> Flow:
                 continue
             if told is not None:
                 return told[0]
-            cleared = True
+            cleared = call.cleared = True
         elif found.decision is Decision.START:
             if found.begun:
                 return (yield from _run(book, call, record))

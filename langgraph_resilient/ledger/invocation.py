@@ -64,6 +64,8 @@ class Invocation:
         position: where among the calls of its message it stands.
         weak: whether there was no AI message to tell it by.
         reexecute: whether this run's config wants it run anew.
+        cleared: whether its outcome was unknown, and somebody has said that it may run again: that
+            holds for its steps, too.
         answers: what humans answered to ``interrupt()`` inside the tool, in order.
     """
 
@@ -79,6 +81,7 @@ class Invocation:
     position: int = 0
     weak: bool = False
     reexecute: bool = False
+    cleared: bool = False
     answers: list[Any] = field(default_factory=list)
 
     @property

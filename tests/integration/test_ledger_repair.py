@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import MODES, Scripted, agent, asking, begin, call, calling, run, where
+from agents import MODES, Scripted, agent, asking, begin, built, call, calling, run, where
 from building import in_child
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from langgraph_resilient import ResilienceMiddleware, ResilientSaver, repair_messages, tool_node
+from langgraph_resilient import ResilientSaver, repair_messages, tool_node
+from langgraph_resilient._aio import drive
+from langgraph_resilient.integrations.repair import repair_flow
+from langgraph_resilient.integrations.runtime import Place
 
 
 @pytest.fixture
@@ -139,34 +142,29 @@ def test_the_model_goes_on_and_the_thread_stays_usable(mode: str, saver: Any) ->
 
 
 def test_whole_histories_are_given_on_as_they_are(saver: Any) -> None:
-    seen: list[Any] = []
+    history = [
+        HumanMessage("go"),
+        calling(call("quick", "a", x=1)),
+        ToolMessage("quick 1", tool_call_id="a"),
+        AIMessage("done"),
+    ]
+    assert drive(repair_flow(Place(where(), saver), history)) is history
+    assert all(a is b for a, b in zip(repair_messages(history, saver, "t"), history, strict=True))
 
-    class Request:
-        messages = [
-            HumanMessage("go"),
-            calling(call("quick", "a", x=1)),
-            ToolMessage("quick 1", tool_call_id="a"),
-            AIMessage("done"),
-        ]
 
-        def override(self, **_: Any) -> Any:
-            raise AssertionError("nothing was to change")
+def test_equal_calls_get_a_result_each(saver: Any) -> None:
+    numbers = iter(range(9))
 
-    def handler(request: Any) -> str:
-        seen.append(request.messages)
-        return "answer"
+    @tool
+    def numbered() -> str:
+        """Number."""
+        return f"number {next(numbers)}"
 
-    middleware = ResilienceMiddleware(saver=saver)
-
-    def work(state: MessagesState) -> dict[str, Any]:
-        assert middleware.wrap_model_call(Request(), handler) == "answer"  # type: ignore[arg-type]
-        return {}
-
-    builder = StateGraph(MessagesState)
-    builder.add_node("work", work)
-    builder.add_edge(START, "work")
-    builder.compile(checkpointer=saver).invoke({"messages": []}, where())
-    assert seen[0] is Request.messages
+    made = built("node", asking(*(call("numbered", "same") for _ in range(3))), [numbered], saver)
+    asked = begin("invoke", made)["messages"][1]
+    mended = repair_messages([HumanMessage("go"), asked], saver, "t")
+    assert sorted(m.content for m in mended[2:]) == ["number 0", "number 1", "number 2"]
+    assert len({m.id for m in mended}) == 5
 
 
 def test_several_cut_messages_and_answers_that_came_late(saver: Any) -> None:
