@@ -152,6 +152,8 @@ class Engine:
             self.lock = threading.RLock()
             self.offload = Offload(self.options.readers)
             self.waiting = Offload(_WAITING)
+            self.quick = QuickWriter(self.db)
+            self.runs = Runs()
             for state in self._states.values():
                 state.lock = threading.RLock()
             self._pid = os.getpid()

@@ -149,7 +149,7 @@ class Book(Lookup):
     def _begin_quickly(self, call: Invocation, key: bytes) -> Entered | None:
         """The common case: a new call of a thread that this process owns already."""
         thread = self._shortcut.thread_of(call.name.thread_id)
-        lease = None if thread is None else self._shortcut.leases.get(thread)
+        lease = None if thread is None else self._shortcut.lease(thread)
         if thread is None or lease is None:
             return None
         values = self._shortcut.packed({"arguments": call.arguments}, self._reading().serde)
@@ -240,7 +240,7 @@ class Book(Lookup):
             seen = session.one("lease", thread)
         mine, write = self._lease(lease)
         if not write and seen is not None:
-            self._shortcut.leases[thread] = seen
+            self._shortcut.remember(thread, seen)
         record = self._begun(draft, call, key, found.record, mine.epoch)
         number = self._store(draft, record, found.record, mine if write else None, lease)
         return record, number
@@ -489,7 +489,7 @@ class Book(Lookup):
         self, thread: int, lease: Lease, before: Lease | None
     ) -> Callable[[Session], None]:
         stored = calls.sealed_lease(self.engine.sealer, thread, lease)
-        self._shortcut.leases[thread] = (lease.epoch, lease.expires, stored)
+        self._shortcut.remember(thread, (lease.epoch, lease.expires, stored))
 
         def step(session: Session) -> None:
             if before is None:

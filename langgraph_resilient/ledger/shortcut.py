@@ -6,6 +6,7 @@ transaction. Whatever is not the common case gives None, and `book.Book` goes th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -40,8 +41,15 @@ class Shortcut:
     def __init__(self, engine: Engine):
         self._engine = engine
         self._frames = FrameCodec(_LEVEL, engine.options.max_value_bytes)
-        self.leases: dict[int, Row] = {}
-        """Lease rows of this process as they were last seen, by thread."""
+        self._leases: dict[tuple[int, int], Row] = {}
+
+    def lease(self, thread: int) -> Row | None:
+        """The row of a lease of this process as it was last seen; a forked child has none."""
+        return self._leases.get((os.getpid(), thread))
+
+    def remember(self, thread: int, row: Row) -> None:
+        """This process has a lease, or will have it with the transaction under way."""
+        self._leases[os.getpid(), thread] = row
 
     def packed(
         self, values: Mapping[str, Any], serde: UserSerde | None, *, small: bool = True
@@ -76,7 +84,8 @@ class Shortcut:
     def thread_of(self, thread_id: str) -> int | None:
         """The number of a thread that this process knows well."""
         engine = self._engine
-        if engine.anchor is not None or not engine.ready:
+        engine.open()  # notices a fork
+        if engine.anchor is not None:
             return None
         state = engine.state(thread_id)
         try:

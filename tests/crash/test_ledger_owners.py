@@ -254,6 +254,28 @@ def test_an_external_call_of_a_zombie_is_asked_about_and_its_late_end_is_refused
         assert (entry.state, entry.result.content) == ("succeeded", "seen at the bank")
 
 
+def test_a_forked_child_does_not_hold_its_parents_lease(path: Path, world: World) -> None:
+    """With the very saver of its parent, whose calls it must wait for."""
+    with opened(path, lease_wait=0.2) as saver:
+        agent = graph(saver, world)
+        edited = AIMessage("", tool_calls=[{**CALL, "args": {"amount": 6}}], id="m3")
+
+        def fork_inside() -> None:
+            if world.lines() != ["paid 1"]:
+                return
+
+            def child() -> None:
+                agent.update_state(CONFIG, {"messages": [edited]})
+                with pytest.raises(ThreadBusy):
+                    agent.invoke(None, CONFIG)
+
+            assert in_child(child) == 0
+
+        agent = graph(saver, world, during=fork_inside)
+        agent.invoke(None, CONFIG)
+    assert world.lines() == ["paid 1"]
+
+
 def test_a_forked_child_is_a_process_of_its_own(path: Path, world: World) -> None:
     """It must not take its parent's running calls for its own."""
     with opened(path) as saver:
