@@ -211,6 +211,8 @@ class Answering:
             self._pending_reset = False
             yield self._reset()
         said = text_of([message])
+        if message.tool_call_chunks:
+            yield from self._shorter()
         if self._trim is None or not said:
             yield self._store(message, generated)
             return
@@ -229,6 +231,20 @@ class Answering:
             yield self._store(
                 AIMessageChunk(content=held, id=self._partial[0].id or self._id), None
             )
+        yield from self._shorter()
+
+    def _shorter(self) -> Iterator[ChatGenerationChunk]:
+        """A new answer whose text ends before what was shown does is another answer."""
+        if not getattr(self._trim, "left", ""):
+            return
+        matched, said = self._trim.matched, self._whole
+        self._trim = None
+        yield self._reset()
+        again = AIMessageChunk(content=matched, id=self._partial[0].id or self._id)
+        if said is not None:
+            again.response_metadata = said.response_metadata
+            again.usage_metadata = said.usage_metadata
+        yield self._store(again, None)
 
     def kept(self) -> ChatGenerationChunk:
         """The end of an answer that ends with what there is."""

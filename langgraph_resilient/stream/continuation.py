@@ -214,17 +214,18 @@ class _Same:
     """A new answer: nothing is shown twice as long as it is the same."""
 
     def __init__(self, shown: str):
-        self._left = shown
+        self.left = shown
+        """What was shown and was not generated again so far."""
         self.matched = ""
         """What was generated again and not shown again."""
 
     def __call__(self, piece: str) -> str | None:
-        if not self._left:
+        if not self.left:
             return piece
-        size = min(len(piece), len(self._left))
-        if piece[:size] != self._left[:size]:
+        size = min(len(piece), len(self.left))
+        if piece[:size] != self.left[:size]:
             return None
-        self._left = self._left[size:]
+        self.left = self.left[size:]
         self.matched += piece[:size]
         return piece[size:]
 
