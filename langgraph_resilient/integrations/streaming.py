@@ -75,6 +75,7 @@ def stream(
     answering.finish()
     if own and call.streamed is not None:
         call.end(call.streamed, streamed=True)
+    yield from answering.closed()
 
 
 async def astream(
@@ -126,6 +127,8 @@ async def astream(
     answering.finish()
     if own and call.streamed is not None:
         await hop(partial(call.end, call.streamed, streamed=True))
+    for piece in answering.closed():
+        yield piece
 
 
 class Answering:
@@ -267,6 +270,15 @@ class Answering:
             answer: AIMessage = message_chunk_to_message(self._whole)  # type: ignore[assignment]
             metadata = {**self._generation, **answer.response_metadata}
             self._call.streamed = answer.model_copy(update={"response_metadata": metadata})
+
+    def closed(self) -> Iterator[ChatGenerationChunk]:
+        """The end of an answer, where the model told none: langchain-core's own has another id."""
+        whole = self._whole
+        if whole is not None and whole.chunk_position != "last":
+            content: Any = "" if isinstance(whole.content, str) else []
+            yield ChatGenerationChunk(
+                message=AIMessageChunk(content=content, id=whole.id, chunk_position="last")
+            )
 
     def _reset(self) -> ChatGenerationChunk:
         if self._buffer is not None:

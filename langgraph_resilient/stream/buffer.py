@@ -7,7 +7,7 @@ plain text is stored as that text, any other one as the message chunk that it is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import AIMessageChunk
 from msgpack import ExtType
@@ -30,7 +30,20 @@ _FOLD: Final = 64
 _NOTHING: Final[Any] = None
 TEXT, CHUNK, RESET, END = 0, 1, 2, 3
 """Kinds of an item: a text, any other chunk, "forget what was shown", the end of the answer."""
-Item = tuple[int, Any]
+
+
+class Item(NamedTuple):
+    """An item of a stream.
+
+    Attributes:
+        kind: its kind.
+        value: a text, or a message chunk, or nothing.
+        message_id: the id that the provider gave the message of a text; empty: the call's own.
+    """
+
+    kind: int
+    value: Any
+    message_id: str = ""
 
 
 class StreamBuffer:
@@ -48,6 +61,7 @@ class StreamBuffer:
     ):
         self._engine = engine
         self._call = record.call
+        self._message_id = record.message_id
         self._reading = reading
         self._position = position
         self._open: list[Any] = []
@@ -65,7 +79,14 @@ class StreamBuffer:
     def chunk(self, chunk: AIMessageChunk) -> None:
         """Store any chunk; on return it survives SIGKILL."""
         text = plain_text(chunk)
-        self._append([TEXT, text] if text is not None else [CHUNK, self._packed(chunk)])
+        if text is None or (self._reading.serde is not None and self._is_named(chunk)):
+            self._append([CHUNK, self._packed(chunk)])
+        else:
+            self._append([TEXT, text, chunk.id] if self._is_named(chunk) else [TEXT, text])
+
+    def _is_named(self, chunk: AIMessageChunk) -> bool:
+        """Whether the provider gave the message an id."""
+        return chunk.id not in (None, self._message_id)
 
     def reset(self) -> None:
         """What was shown does not count any more: the answer begins anew."""
@@ -141,7 +162,7 @@ def stored(
         first = row[1]
         for offset, item in enumerate(_items(book, row)):
             if first + offset >= after:
-                yield first + offset, (item[0], _restored(book, session, record, item))
+                yield first + offset, _restored(book, session, record, item)
 
 
 def _items(book: JournalBook, row: tuple[Any, ...]) -> list[Any]:
@@ -156,19 +177,21 @@ def _items(book: JournalBook, row: tuple[Any, ...]) -> list[Any]:
 
 def _restored(
     book: JournalBook, session: Session, record: ModelCallRecord, item: Iterable[Any]
-) -> Any:
-    kind, value = item
-    return book.unpacked(session, record, value) if kind == CHUNK else value
+) -> Item:
+    found = Item(*item)
+    if found.kind != CHUNK:
+        return found
+    return found._replace(value=book.unpacked(session, record, found.value))
 
 
 def chunks_of(items: Iterable[Item], message_id: str) -> list[AIMessageChunk]:
     """What counts of the stored items, as message chunks: nothing before the last reset."""
     found: list[AIMessageChunk] = []
-    for kind, value in items:
+    for kind, value, given_id in items:
         if kind == RESET:
             found = []
         elif isinstance(value, AIMessageChunk):
             found.append(value)
         elif kind in (TEXT, CHUNK):
-            found.append(AIMessageChunk(content=value, id=message_id))
+            found.append(AIMessageChunk(content=value, id=given_id or message_id))
     return found

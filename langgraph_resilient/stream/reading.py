@@ -80,12 +80,12 @@ class StreamReader:
         if self._after >= end:
             return
         seen = max(self._after - base, 0)
-        for position, (kind, value) in stored(self._book, session, record, seen):
+        for position, (kind, value, given_id) in stored(self._book, session, record, seen):
             whole = isinstance(value, AIMessageChunk)
             yield StreamChunk(
                 offset=base + position + 1,
                 kind="reset" if kind == RESET else "chunk" if whole else "text",
-                message_id=(value.id if whole else None) or record.message_id,
+                message_id=(value.id if whole else given_id) or record.message_id,
                 text=str(value.text) if whole else value if kind == TEXT else value or "",
                 chunk=value if whole else None,
             )
