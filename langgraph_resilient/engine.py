@@ -138,8 +138,9 @@ class Engine:
             except BaseException:
                 self.db.disconnect()  # whoever cannot open it will not close it either
                 raise
-            # Without tables of ours, in a file that cannot be written, look again next time.
-            self.ready = self.has_tables
+            # Without tables of ours, or of an older schema, in a file that cannot be written: look
+            # again next time, somebody else may make them.
+            self.ready = self.has_tables and not self.db.missing
 
     def _after_fork(self) -> None:
         """In a child process nothing of the parent's connections and locks may be used.
@@ -164,13 +165,18 @@ class Engine:
         if closed:
             self.db.close()
 
-    def _load(self) -> bool:
-        """Learn the keys of an existing database; False when it has no tables of ours."""
+    def _load(self, *, older: bool = False) -> bool:
+        """Learn the keys of an existing database; False when it has no tables of ours.
+
+        Args:
+            older: take one of an older schema as it is; else it counts as not there (yet).
+        """
         with self.db.read() as session:
             version = migrate.version_of(session)
             migrate.check(version, self.db.where)
-            if version < migrate.newest():
+            if version < (1 if older else migrate.newest()):
                 return False
+            self.db.missing = migrate.missing(session, version, self.db.where)
             self._learn({name: value for name, _, value in session.all("meta_all")})
             self._check_clock(session)
         return True
@@ -179,16 +185,18 @@ class Engine:
         """Make the tables; False where that is not possible but reading is."""
 
         def work(session: Session) -> None:
-            if migrate.version_of(session) < migrate.newest():
-                fresh = migrate.version_of(session) == 0
+            version = migrate.version_of(session)
+            if version:  # only who has the keys of a database may change its schema
+                self._learn({name: value for name, _, value in session.all("meta_all")})
+            if version < migrate.newest():
                 migrate.upgrade(session, self.db.where)
-                if fresh:
+                if not version:
                     self._found(session)
 
         try:
             self.db.write(work)
         except DatabaseReadOnly:
-            return False
+            return self._load(older=True)
         return self._load()
 
     def _found(self, session: Session) -> None:

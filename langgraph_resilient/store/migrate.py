@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langgraph_resilient.errors import SchemaTooNew
+from langgraph_resilient.errors import DatabaseCorrupt, SchemaTooNew
 from langgraph_resilient.store import queries
 from langgraph_resilient.store.sqlite import Session
 
@@ -33,6 +33,25 @@ def check(version: int, where: str) -> None:
             f"{where} has schema version {version}, this release knows up to {newest()}; "
             "upgrade langgraph-resilient to open it"
         )
+
+
+def missing(session: Session, version: int, where: str) -> frozenset[str]:
+    """The queries that find nothing in a database of this schema version, for want of tables.
+
+    Raises:
+        DatabaseCorrupt: the tables are there, so its version is not what it says.
+    """
+    if version == newest():
+        return frozenset()
+    tables, about = queries.newer_than(version)
+    there = session.raw("SELECT name FROM sqlite_master WHERE type = 'table'")
+    for (name,) in there:
+        if name in tables:
+            raise DatabaseCorrupt(
+                f"{where} says that its schema version is {version}, and has the table {name} of a "
+                "newer one; restore a copy"
+            )
+    return about
 
 
 def upgrade(session: Session, where: str) -> int:

@@ -11,6 +11,8 @@ from functools import lru_cache
 from importlib import resources
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
+_WORD = re.compile(r"\w+")
 
 
 def parse(text: str) -> dict[str, str]:
@@ -45,6 +47,19 @@ def migrations() -> list[tuple[int, str]]:
         if entry.name.endswith(".sql")
     ]
     return sorted(scripts)
+
+
+@lru_cache(maxsize=8)
+def newer_than(version: int) -> tuple[frozenset[str], frozenset[str]]:
+    """The tables that a file of an older schema has not, and the queries about them."""
+    tables = {
+        name
+        for number, script in migrations()
+        if number > version
+        for name in _TABLE.findall(script)
+    }
+    about = {name for name, text in load().items() if tables.intersection(_WORD.findall(text))}
+    return frozenset(tables), frozenset(about)
 
 
 def statements(script: str) -> list[str]:

@@ -44,9 +44,12 @@ _READER_KILOBYTES = 512
 class Session:
     """Runs named queries on one connection, inside a transaction that somebody else opened."""
 
-    def __init__(self, connection: sqlite3.Connection, where: str):
+    def __init__(
+        self, connection: sqlite3.Connection, where: str, missing: frozenset[str] = frozenset()
+    ):
         self._connection = connection
         self._where = where
+        self._missing = missing
         self._sql = queries.load()
         self.addresses: Cache | None = None
         """Where a reader may note which content it found where; nowhere by default."""
@@ -68,7 +71,7 @@ class Session:
 
     def all(self, name: str, *parameters: Any) -> list[Row]:
         """Every row of a query."""
-        if self.bare:
+        if self.bare or name in self._missing:
             return []
         cursor = self._execute(name, parameters)
         try:
@@ -78,7 +81,7 @@ class Session:
 
     def one(self, name: str, *parameters: Any) -> Row | None:
         """The first row of a query, or None."""
-        if self.bare:
+        if self.bare or name in self._missing:
             return None
         cursor = self._execute(name, parameters)
         try:
@@ -207,6 +210,8 @@ class SqliteDatabase:
         self.lock = threading.RLock()
         """Guards the write connection, and every use of a single connection."""
         self.read_only = False
+        self.missing: frozenset[str] = frozenset()
+        """Queries about tables that the file, of an older schema, has not: they find nothing."""
         self._given = connection
         self._writer: sqlite3.Connection | None = connection
         self._queue: deque[Pending] = deque()
@@ -436,7 +441,7 @@ class SqliteDatabase:
                 f"{self.where} was opened for reading only; "
                 "make the file and its folder writable, or drop mode=ro"
             )
-        session = Session(connection, self.where)
+        session = Session(connection, self.where, self.missing)
         joined = connection.in_transaction
         try:
             # IMMEDIATE: take the write lock now, so that no later statement can fail on it.
@@ -467,7 +472,7 @@ class SqliteDatabase:
         """A session whose queries all see one state of the database."""
         if self.single:
             with self.lock:  # protects the single connection from other threads
-                yield Session(self.connection, self.where)
+                yield Session(self.connection, self.where, self.missing)
             return
         reader = self._borrow()
         try:
@@ -475,7 +480,7 @@ class SqliteDatabase:
                 reader.execute("BEGIN")
             except DRIVER_ERRORS as error:
                 raise translated(error, self.where) from error
-            yield Session(reader, self.where)
+            yield Session(reader, self.where, self.missing)
             try:
                 reader.execute("COMMIT")
             except DRIVER_ERRORS as error:
@@ -503,7 +508,7 @@ class SqliteDatabase:
                 return
             try:
                 connection.execute("BEGIN")
-                yield Session(connection, self.where)
+                yield Session(connection, self.where, self.missing)
                 connection.execute("COMMIT")
             except BaseException as error:
                 _undo(connection, joined=False)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from building import checkpoint, config, fork, wait
+from calling import call, make_unknown, run
 from golden.make import GUARDS, HERE, Recorder, digest, history, make
 from property.strategies import same
 
 from langgraph_resilient import ResilientSaver
-from langgraph_resilient.errors import ResilientError
-from langgraph_resilient.maintenance import verify
+from langgraph_resilient.errors import CallNotFound, DatabaseReadOnly, ResilientError
+from langgraph_resilient.maintenance import stats, threads, verify
+from langgraph_resilient.store import migrate
 
 FORMATS = ("v1",)
 FILES = [(version, guard) for version in FORMATS for guard in GUARDS]
@@ -76,6 +83,126 @@ def test_a_golden_file_reads_back_and_can_be_continued(
         wanted.delete("sharing")
         check(saver, wanted)
         assert not verify(saver).findings
+
+
+READ_ONLY = ("mode=ro", "immutable=1", "connection")
+
+
+@contextmanager
+def reading_only(path: Path, guard: str, way: str) -> Iterator[Any]:
+    """A saver on a file that it cannot write."""
+    if way == "connection":
+        conn = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
+        try:
+            saver = ResilientSaver(conn, **GUARDS[guard])
+            yield saver
+            saver.close()
+        finally:
+            conn.close()
+    else:
+        target = f"file:{path}?{way}"
+        with ResilientSaver.from_conn_string(target, **GUARDS[guard]) as saver:
+            yield saver
+
+
+@pytest.mark.parametrize("way", READ_ONLY)
+@pytest.mark.parametrize(("version", "guard"), FILES)
+def test_a_golden_file_that_cannot_be_written_is_read_as_it_is(
+    version: str, guard: str, way: str, tmp_path: Path
+) -> None:
+    """Age is no absence: what its schema has not yet got is not there, all else is."""
+    path = golden(version, guard, tmp_path)
+    before = path.read_bytes()
+    with reading_only(path, guard, way) as saver:
+        check(saver, expected())
+        assert saver.ledger.entries() == saver.ledger.entries("chat") == []
+        assert saver.ledger.unknown() == saver.ledger.unknown("chat") == []
+        with pytest.raises(CallNotFound):
+            saver.ledger.get("00" * 16)
+        report = verify(saver)
+        assert report.ok, report.findings
+        counted = stats(saver)
+        assert (counted.schema, sum(counted.calls.values())) == (int(version[1:]), 0)
+        assert {info.calls for info in threads(saver)} == {0}
+        for write in (
+            lambda: saver.put(config("chat"), checkpoint({"x": 1}), {}, {"x": 1}),
+            lambda: run(saver, call("chat", body=lambda now: pytest.fail("it ran"))),
+            lambda: saver.delete_thread("chat"),
+        ):
+            with pytest.raises(DatabaseReadOnly):
+                write()
+        check(saver, expected())
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(("version", "guard"), FILES)
+def test_a_reader_of_an_older_file_sees_when_somebody_has_upgraded_it(
+    version: str, guard: str, tmp_path: Path
+) -> None:
+    path = golden(version, guard, tmp_path)
+    with reading_only(path, guard, "mode=ro") as reader:
+        assert reader.ledger.entries() == []
+        with ResilientSaver.from_conn_string(path, **GUARDS[guard]) as saver:
+            make_unknown(saver, call("chat"))
+            assert [entry.state for entry in reader.ledger.unknown()] == ["unknown"]
+            assert stats(reader).schema == migrate.newest()
+        check(reader, expected())
+
+
+@pytest.mark.parametrize(("version", "guard"), FILES)
+def test_processes_that_upgrade_a_file_at_once(version: str, guard: str, tmp_path: Path) -> None:
+    path = golden(version, guard, tmp_path)
+    read, write = os.pipe()
+
+    def body() -> None:
+        os.read(read, 1)
+        with ResilientSaver.from_conn_string(path, **GUARDS[guard]) as saver:
+            run(saver, call(f"thread {os.getpid()}"))
+            check(saver, expected())
+
+    children = [fork(body) for _ in range(4)]
+    os.write(write, b"x" * len(children))
+    assert [wait(child) for child in children] == [0] * 4
+    os.close(read)
+    os.close(write)
+    with ResilientSaver.from_conn_string(path, **GUARDS[guard]) as saver:
+        assert stats(saver).schema == migrate.newest()
+        assert len(saver.ledger.entries()) == 4
+        check(saver, expected())
+        report = verify(saver)
+        assert report.ok, report.findings
+
+
+@pytest.mark.parametrize(("version", "guard"), FILES)
+def test_who_has_not_the_keys_upgrades_nothing(version: str, guard: str, tmp_path: Path) -> None:
+    path = golden(version, guard, tmp_path)
+    for other, options in GUARDS.items():
+        if other != guard:
+            with pytest.raises(ResilientError):
+                with ResilientSaver.from_conn_string(path, **options) as saver:
+                    saver.ledger.entries()
+    with closing(sqlite3.connect(path)) as conn:
+        (found,) = conn.execute("SELECT number FROM resilient_meta WHERE name = 'schema'")
+    assert found == (int(version[1:]),)
+
+
+@pytest.mark.parametrize("way", [*READ_ONLY, "mode=rw"])
+@pytest.mark.parametrize("guard", GUARDS)
+def test_a_file_that_says_it_is_older_than_it_is_is_refused(
+    guard: str, way: str, tmp_path: Path
+) -> None:
+    """Or its tool calls would read as not made."""
+    path = tmp_path / "agent.db"
+    with ResilientSaver.from_conn_string(path, **GUARDS[guard]) as saver:
+        make_unknown(saver, call("chat"))
+    with closing(sqlite3.connect(path)) as conn:
+        conn.execute("UPDATE resilient_meta SET number = 1 WHERE name = 'schema'")
+        conn.commit()
+    runs: list[int] = []
+    with pytest.raises(ResilientError):
+        with reading_only(path, guard, way) as saver:
+            run(saver, call("chat", body=lambda now: runs.append(1)))
+    assert runs == []
 
 
 @pytest.mark.parametrize(("version", "guard"), FILES)
