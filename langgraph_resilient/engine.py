@@ -39,7 +39,8 @@ from langgraph_resilient.store import migrate, rows
 from langgraph_resilient.store.cache import Cache
 from langgraph_resilient.store.failures import Conflict
 from langgraph_resilient.store.quick import QuickWriter
-from langgraph_resilient.store.sqlite import Session, SqliteDatabase, Target
+from langgraph_resilient.store.sqlite import Session, SqliteDatabase
+from langgraph_resilient.store.target import Target
 
 T = TypeVar("T")
 

@@ -46,7 +46,7 @@ from langgraph_resilient.ledger import Reading as LedgerReading
 from langgraph_resilient.options import Options
 from langgraph_resilient.records import Snapshot
 from langgraph_resilient.serde import ResilientSerde
-from langgraph_resilient.store.sqlite import Target
+from langgraph_resilient.store.target import Target
 from langgraph_resilient.stream import Emitter, StreamChunk, StreamReader
 
 T = TypeVar("T")

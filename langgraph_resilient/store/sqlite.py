@@ -7,9 +7,7 @@ translated here and nowhere else.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import stat
 import threading
 import time
 from collections import deque
@@ -18,11 +16,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from langgraph_resilient.errors import (
-    ConfigurationError,
-    DatabaseCorrupt,
     DatabaseReadOnly,
     DatabaseUnreachable,
     SaverClosed,
@@ -32,9 +27,9 @@ from langgraph_resilient.store import queries
 from langgraph_resilient.store.cache import Cache
 from langgraph_resilient.store.copier import WalCopier
 from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
+from langgraph_resilient.store.target import Target, create_private, refuse_stump
 
 Row = tuple[Any, ...]
-_HEADER_BYTES = 100
 _WAL_SLACK = 16
 """Pages of the last commit before the log is copied."""
 _READER_KILOBYTES = 512
@@ -129,66 +124,6 @@ class Pending:
         self.error: BaseException | None = None
 
 
-class Target:
-    """Where a connection string leads: a file, or a database that lives in one connection."""
-
-    def __init__(self, name: str, uri: bool, path: Path | None, query: dict[str, list[str]]):
-        self.name = name
-        self.uri = uri
-        self.path = path
-        self.query = query
-
-    @property
-    def single(self) -> bool:
-        """Whether the whole database lives in one connection."""
-        return self.path is None
-
-    @classmethod
-    def parse(cls, text: str | os.PathLike[str]) -> Target:
-        """The target of a path, ``":memory:"``, a SQLite URI or a ``sqlite:///`` URL.
-
-        Raises:
-            ConfigurationError: it is of another kind, such as a PostgreSQL address.
-        """
-        name = os.fspath(text)
-        if not isinstance(name, str):
-            raise ConfigurationError(f"a connection string must be text or a path, not {name!r}")
-        if name in (":memory:", "", "sqlite://", "sqlite:///:memory:"):
-            return cls(":memory:", False, None, {})
-        if name.startswith("sqlite:///"):
-            return cls.parse(unquote(name[len("sqlite:///") :]))
-        if name.startswith("file:"):
-            parts = urlsplit(name)
-            query = parse_qs(parts.query)
-            inner = unquote(parts.path)
-            if inner == ":memory:" or not inner or query.get("mode") == ["memory"]:
-                return cls(name, True, None, query)
-            return cls(name, True, Path(inner), query)
-        if "://" in name:
-            raise ConfigurationError(
-                f"the connection string {name.split('://')[0]}://… is not supported; "
-                'give a file such as "agent.db", ":memory:" or "file:agent.db?mode=ro"'
-            )
-        return cls(name, False, Path(name), {})
-
-    def open(self, options: Options, *, immutable: bool = False) -> sqlite3.Connection:
-        """A new connection in autocommit mode, usable from any thread."""
-        name, uri = self.name, self.uri
-        if immutable and self.path is not None:
-            name, uri = f"file:{quote(str(self.path))}?mode=ro&immutable=1", True
-        try:
-            return sqlite3.connect(
-                name,
-                timeout=options.busy_timeout,
-                isolation_level=None,
-                check_same_thread=False,
-                cached_statements=256,
-                uri=uri,
-            )
-        except DRIVER_ERRORS as error:
-            raise translated(error, str(self.path or name)) from error
-
-
 class SqliteDatabase:
     """One database: opens, commits in groups, hands out read sessions, closes.
 
@@ -269,9 +204,9 @@ class SqliteDatabase:
     def _open_writer(self) -> sqlite3.Connection:
         path = self.target.path
         if path is not None and not self.target.uri:
-            _create_private(path)
+            create_private(path)
         if path is not None:
-            _refuse_stump(path)
+            refuse_stump(path)
         connection = self.target.open(self.options)
         try:
             self._prepare(connection)
@@ -570,33 +505,3 @@ def _undo(connection: sqlite3.Connection, joined: bool) -> None:
                 connection.execute("RELEASE resilient")
             else:
                 connection.rollback()
-
-
-def _refuse_stump(path: Path) -> None:
-    """A file that is shorter than any database's header reads to SQLite as a new, empty one.
-
-    Raises:
-        DatabaseCorrupt: the file was cut off.
-    """
-    with suppress(OSError):
-        size = path.stat().st_size
-        if 0 < size < _HEADER_BYTES:
-            raise DatabaseCorrupt(
-                f"{path} has {size} bytes and is no database: it was cut off; restore a copy"
-            )
-
-
-def _create_private(path: Path) -> None:
-    """Create a missing file readable by its owner only; SQLite gives its side files the same mode.
-
-    Trap: an existing file must not be opened and closed here. POSIX drops all of a process's
-    locks on a file when any descriptor of it is closed, those of other connections included.
-    """
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
-    except FileExistsError:
-        return
-    except OSError as error:
-        raise DatabaseUnreachable(
-            f"{path} cannot be created: {error.strerror}; check that the folder exists and is writable"
-        ) from error

@@ -24,7 +24,8 @@ from langgraph_resilient.errors import (
 )
 from langgraph_resilient.options import Options
 from langgraph_resilient.store.failures import Conflict, translated
-from langgraph_resilient.store.sqlite import Session, SqliteDatabase, Target
+from langgraph_resilient.store.sqlite import Session, SqliteDatabase
+from langgraph_resilient.store.target import Target
 
 Work = Callable[[Session], Any]
 

@@ -1,0 +1,106 @@
+"""Where a database is: what connection strings mean, and the file before SQLite opens it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from langgraph_resilient.errors import ConfigurationError, DatabaseCorrupt, DatabaseUnreachable
+from langgraph_resilient.options import Options
+from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
+
+_HEADER_BYTES = 100
+
+
+class Target:
+    """Where a connection string leads: a file, or a database that lives in one connection."""
+
+    def __init__(self, name: str, uri: bool, path: Path | None, query: dict[str, list[str]]):
+        self.name = name
+        self.uri = uri
+        self.path = path
+        self.query = query
+
+    @property
+    def single(self) -> bool:
+        """Whether the whole database lives in one connection."""
+        return self.path is None
+
+    @classmethod
+    def parse(cls, text: str | os.PathLike[str]) -> Target:
+        """The target of a path, ``":memory:"``, a SQLite URI or a ``sqlite:///`` URL.
+
+        Raises:
+            ConfigurationError: it is of another kind, such as a PostgreSQL address.
+        """
+        name = os.fspath(text)
+        if not isinstance(name, str):
+            raise ConfigurationError(f"a connection string must be text or a path, not {name!r}")
+        if name in (":memory:", "", "sqlite://", "sqlite:///:memory:"):
+            return cls(":memory:", False, None, {})
+        if name.startswith("sqlite:///"):
+            return cls.parse(unquote(name[len("sqlite:///") :]))
+        if name.startswith("file:"):
+            parts = urlsplit(name)
+            query = parse_qs(parts.query)
+            inner = unquote(parts.path)
+            if inner == ":memory:" or not inner or query.get("mode") == ["memory"]:
+                return cls(name, True, None, query)
+            return cls(name, True, Path(inner), query)
+        if "://" in name:
+            raise ConfigurationError(
+                f"the connection string {name.split('://')[0]}://… is not supported; "
+                'give a file such as "agent.db", ":memory:" or "file:agent.db?mode=ro"'
+            )
+        return cls(name, False, Path(name), {})
+
+    def open(self, options: Options, *, immutable: bool = False) -> sqlite3.Connection:
+        """A new connection in autocommit mode, usable from any thread."""
+        name, uri = self.name, self.uri
+        if immutable and self.path is not None:
+            name, uri = f"file:{quote(str(self.path))}?mode=ro&immutable=1", True
+        try:
+            return sqlite3.connect(
+                name,
+                timeout=options.busy_timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+                uri=uri,
+            )
+        except DRIVER_ERRORS as error:
+            raise translated(error, str(self.path or name)) from error
+
+
+def refuse_stump(path: Path) -> None:
+    """A file that is shorter than any database's header reads to SQLite as a new, empty one.
+
+    Raises:
+        DatabaseCorrupt: the file was cut off.
+    """
+    with suppress(OSError):
+        size = path.stat().st_size
+        if 0 < size < _HEADER_BYTES:
+            raise DatabaseCorrupt(
+                f"{path} has {size} bytes and is no database: it was cut off; restore a copy"
+            )
+
+
+def create_private(path: Path) -> None:
+    """Create a missing file readable by its owner only; SQLite gives its side files the same mode.
+
+    Trap: an existing file must not be opened and closed here. POSIX drops all of a process's
+    locks on a file when any descriptor of it is closed, those of other connections included.
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise DatabaseUnreachable(
+            f"{path} cannot be created: {error.strerror}; check that the folder exists and is writable"
+        ) from error
