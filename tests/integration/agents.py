@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain.agents import create_agent
@@ -16,7 +16,6 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph_resilient import ResilienceMiddleware, ResilientSaver, tool_node
 
 MODES = ("invoke", "ainvoke")
-Reply = AIMessage | Callable[[Sequence[BaseMessage]], AIMessage]
 
 
 class Scripted(BaseChatModel):

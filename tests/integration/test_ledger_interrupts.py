@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from agents import KINDS, MODES, asking, begin, built, call, entry, run, said, states
+from agents import KINDS, MODES, asking, begin, built, call, calling, entry, run, said, states
 from langchain_core.tools import tool
-from langgraph.types import Command, interrupt
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, Send, interrupt
 
-from langgraph_resilient import ResilientSaver, aonce, once
+from langgraph_resilient import ResilientSaver, aonce, once, tool_node
 
 log: list[str] = []
 
@@ -250,3 +251,18 @@ def test_a_suspended_call_is_no_failure(mode: str, kind: str, db_path: str) -> N
         found = entry(saver, "book")
     assert talk.recorded
     assert (found.state, found.attempt, found.error) == ("succeeded", 2, "")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_task_that_was_sent_all_calls_keeps_their_answers_apart(mode: str, db_path: str) -> None:
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", tool_node(tools(mode)))
+    builder.add_conditional_edges(START, lambda state: [Send("tools", state)], ["tools"])
+    builder.add_edge("tools", END)
+    with ResilientSaver.from_conn_string(db_path) as saver:
+        made = builder.compile(checkpointer=saver)
+        asked = {"messages": [calling(*PAIR)]}
+        ids = {one.value: one.id for one in run(mode, made, asked)["__interrupt__"]}
+        run(mode, made, Command(resume={ids["book inn?"]: "I"}))
+        state = run(mode, made, Command(resume="C"))
+    assert said(state) == ["car: C", "inn: I"]
