@@ -19,6 +19,7 @@ from langgraph_resilient.cli.output import (
     note,
     print_json,
     print_lines,
+    print_parts,
     print_table,
     progress_bar,
     size,
@@ -27,6 +28,7 @@ from langgraph_resilient.cli.output import (
 if TYPE_CHECKING:
     from langgraph_resilient.demo.conversation import ReplayReport
     from langgraph_resilient.demo.runner import DemoReport
+    from langgraph_resilient.demo.screen import StreamCase
 
 
 class Durability(str, Enum):
@@ -78,7 +80,8 @@ def demo(
     """Kill a running agent with SIGKILL, start it again and compare; needs no key.
 
     Without options: an agent of five model calls and three tool calls that sends an e-mail to a
-    mail server on this machine. It dies after a model call, and inside the e-mail tool.
+    mail server on this machine. It dies after a model call, inside the e-mail tool, and in the
+    middle of an answer that a user is reading.
     """
     with exit_codes():
         if conversation:
@@ -144,6 +147,7 @@ def _show_agent(report: DemoReport) -> None:
     ]
     print_table(columns, rows, title="How often each call ran")
     _show_mail_cases(report)
+    _show_stream(report.stream)
     print_lines(
         [
             ("undisturbed run", report.final_undisturbed),
@@ -175,6 +179,26 @@ def _show_mail_cases(report: DemoReport) -> None:
         for case in report.mail_cases
     ]
     print_table(columns, rows, title="E-mails that arrived")
+
+
+def _show_stream(case: StreamCase) -> None:
+    """What the user saw of an answer that was cut: before the crash, and after it in two colours."""
+    typer.echo(f"\nKilled {case.kill_instant}. On the screen stood:")
+    print_parts([(case.seen_before, "")])
+    typer.echo(
+        "\nThe restarted run shows the same message again from the database and goes on with it:"
+    )
+    print_parts([(case.replayed, "cyan"), (case.continued, "green")])
+    stored, new = len(case.replayed), len(case.continued)
+    print_parts(
+        [
+            (f"from the database: {stored} characters", "cyan"),
+            ("; ", ""),
+            (f"new: {new} characters", "green"),
+        ]
+    )
+    kept = "nothing taken back, nothing twice" if case.prefix_kept else "NOT KEPT"
+    typer.echo(f"{_times(case.message_ids, 'message id')}; what had been read: {kept}\n")
 
 
 def _show_replay(report: ReplayReport) -> None:
@@ -218,7 +242,7 @@ def _common(report: DemoReport | ReplayReport) -> list[tuple[str, str]]:
     if report.resume_ms is not None:
         lines.append(
             (
-                "first resumed step",
+                "first new call",
                 f"{report.resume_ms:.1f} ms after opening the saver, "
                 f"{report.start_ms:.0f} ms after the start of the process",
             )

@@ -113,6 +113,14 @@ def print_lines(lines: Sequence[tuple[str, str]]) -> None:
         typer.echo(f"{name:<{width}}  {text}")
 
 
+def print_parts(parts: Sequence[tuple[str, str]]) -> None:
+    """Print one text made of parts, each in a colour (or in none); words are not cut."""
+    text = Text()
+    for part, colour in parts:
+        text.append(part, style=colour)
+    _console().print(text)
+
+
 def size(count: int | None) -> str:
     """A number of bytes as people read it, in powers of ten: ``1.2 MB``."""
     if count is None:

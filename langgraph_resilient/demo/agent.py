@@ -1,9 +1,8 @@
 """The demo's agent and the child process that runs it.
 
-The model is scripted and needs no key: what it answers depends only on the messages it is given,
-so a lost or altered message changes the outcome. ``python -m langgraph_resilient.demo.agent``
-runs it on a SQLite file, or resumes it there. A question that the run stops at goes to standard
-output as a line of JSON, and the answer is read from standard input.
+``python -m langgraph_resilient.demo.agent`` runs it on a SQLite file, or resumes it there. Its
+model calls go through the journal, its tools through the ledger. A question that the run stops at
+goes to standard output as a line of JSON, and the answer is read from standard input.
 """
 
 from __future__ import annotations
@@ -11,125 +10,34 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models.chat_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
-from pydantic import PrivateAttr
 
-from langgraph_resilient.demo.calls import FINISHED, STARTED, CallLog
+from langgraph_resilient.demo.calls import CallLog
+from langgraph_resilient.demo.model import RECIPIENT, ScriptedModel
 from langgraph_resilient.demo.process import die, open_saver
+from langgraph_resilient.demo.screen import Screen
 from langgraph_resilient.demo.tools import DEATHS, make_tools
+from langgraph_resilient.integrations.models import durable
 from langgraph_resilient.integrations.toolnode import tool_node
 
-MODEL_CALLS = ("choose a search", "choose a source", "summarise", "write the e-mail", "report")
 THREAD_ID = "demo"
-RECIPIENT = "harbour@example.org"
+_AHEAD = 2
+"""Words that the model is ahead of the screen when the process dies there."""
 
 TASK = (
     "Find out how the tide gauges of the northern harbours stored their readings through last "
     "winter's power cuts, and e-mail a summary to " + RECIPIENT + "."
 )
-
-
-# --- the model ------------------------------------------------------------------------------
-
-
-def _choose_search(messages: Sequence[BaseMessage]) -> AIMessage:
-    query = " ".join(str(messages[0].content).split()[4:14])
-    return _asking("I look for sources first.", "search", {"query": query})
-
-
-def _choose_source(messages: Sequence[BaseMessage]) -> AIMessage:
-    hits = json.loads(str(messages[-1].content))
-    best = max(hits, key=lambda hit: hit["score"])
-    return _asking(f"{best['title']} fits best.", "extract", {"url": best["url"]})
-
-
-def _summarise(messages: Sequence[BaseMessage]) -> AIMessage:
-    page = str(messages[-1].content)
-    findings = [line[9:] for line in page.splitlines() if line.startswith("Finding: ")]
-    return AIMessage("Summary:\n" + "\n".join(f"- {finding}" for finding in findings))
-
-
-def _write_email(messages: Sequence[BaseMessage]) -> AIMessage:
-    arguments = {
-        "to": RECIPIENT,
-        "subject": "How the tide gauges kept their readings",
-        "body": str(messages[-1].content),
-    }
-    return _asking("The summary is ready, I send it.", "send_email", arguments)
-
-
-def _report(messages: Sequence[BaseMessage]) -> AIMessage:
-    findings = str(messages[5].content).count("\n- ")
-    return AIMessage(f"Done: {findings} findings summarised. {messages[-1].content}")
-
-
-_ANSWERS: tuple[Callable[[Sequence[BaseMessage]], AIMessage], ...] = (
-    _choose_search,
-    _choose_source,
-    _summarise,
-    _write_email,
-    _report,
-)
-
-
-def _asking(content: str, name: str, arguments: dict[str, str]) -> AIMessage:
-    call = {"name": name, "args": arguments, "id": f"call-{name}", "type": "tool_call"}
-    return AIMessage(content, tool_calls=[call])
-
-
-def _tokens(text: str) -> int:
-    """A rough count, four characters a token; only ratios are shown."""
-    return max(1, len(text) // 4)
-
-
-class ScriptedModel(BaseChatModel):
-    """Answers each of the five steps by rule, after ``latency`` seconds.
-
-    Which step it is follows from the number of its answers in the messages. Every call is
-    written to the call log when it begins and when it has ended.
-    """
-
-    latency: float = 0.05
-    _log: CallLog = PrivateAttr()
-
-    def __init__(self, log: CallLog, latency: float):
-        super().__init__(latency=latency)  # type: ignore[call-arg]
-        self._log = log
-
-    @property
-    def _llm_type(self) -> str:
-        return "langgraph-resilient-demo"
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        step = sum(isinstance(message, AIMessage) for message in messages)
-        name = MODEL_CALLS[step]
-        self._log.write("model", name, STARTED)
-        time.sleep(self.latency)
-        answer = _ANSWERS[step](messages)
-        read = sum(_tokens(str(message.content)) for message in messages)
-        written = _tokens(str(answer.content) + json.dumps(answer.tool_calls))
-        usage = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
-        answer = answer.model_copy(update={"id": f"answer-{step + 1}", "usage_metadata": usage})
-        self._log.write("model", name, FINISHED, amount=read + written)
-        return ChatResult(generations=[ChatGeneration(message=answer)])
 
 
 # --- the graph ------------------------------------------------------------------------------
@@ -142,6 +50,7 @@ def build_graph(
     latency: float = 0.0,
     kill_after: int = 0,
     death: str = "",
+    stall_after: int = 0,
     recorded: bool = True,
 ) -> StateGraph[MessagesState]:
     """The agent, not yet compiled: model and tools in turn until the e-mail is out.
@@ -153,9 +62,12 @@ def build_graph(
         kill_after: the process dies right after its model call with this number has finished,
             before LangGraph has the answer; 0 means it does not die.
         death: where the process dies inside the e-mail tool, see `make_tools`.
-        recorded: whether the tools go through the ledger.
+        stall_after: see `ScriptedModel`.
+        recorded: whether the model calls go through the journal and the tools through the ledger.
     """
-    model = ScriptedModel(log, latency)
+    model = ScriptedModel(log, latency, stall_after)
+    if recorded:
+        model = durable(model, continuation="prefill")  # it goes on with a half answer
     finished = 0
 
     def call_model(state: MessagesState) -> dict[str, list[BaseMessage]]:
@@ -198,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         latency=options.latency,
         kill_after=options.kill_after,
         death=options.death,
+        stall_after=options.die_after_words and options.die_after_words + _AHEAD,
         recorded=options.saver == "resilient",
     )
     first = MessagesState(messages=[HumanMessage(TASK, id="task")])
@@ -205,17 +118,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log.opening()
     with open_saver(options.saver, options.db) as saver:
         graph = builder.compile(checkpointer=saver)
+        run = partial(_stream if options.screen else _invoke, graph, config, options)
         inputs = None if options.mode == "resume" else first
         try:
-            state = graph.invoke(inputs, config, durability=options.durability)
+            state = run(inputs)
         except EmptyInputError:
             # Killed before even the input was stored: a client would send it again.
-            state = graph.invoke(first, config, durability=options.durability)
+            state = run(first)
         while questions := state.get("__interrupt__"):
             answers = {question.id: _ask(question.value) for question in questions}
-            command: Command[Any] = Command(resume=answers)
-            state = graph.invoke(command, config, durability=options.durability)
+            state = run(Command(resume=answers))
     return 0
+
+
+def _invoke(graph: Any, config: RunnableConfig, options: argparse.Namespace, given: Any) -> Any:
+    return graph.invoke(given, config, durability=options.durability)
+
+
+def _stream(graph: Any, config: RunnableConfig, options: argparse.Namespace, given: Any) -> Any:
+    """Run it and show each answer while it comes; die when so many words of the cut one stand there."""
+    screen = Screen(options.screen, attempt=options.attempt)
+    words: Counter[int] = Counter()
+    pieces = graph.stream(given, config, stream_mode="messages", durability=options.durability)
+    for piece, about in pieces:
+        if not isinstance(piece, AIMessageChunk):
+            continue
+        step = about["langgraph_step"]
+        notes = piece.response_metadata
+        screen.show(
+            step,
+            str(piece.id),
+            str(piece.content),
+            replayed="resilient_replayed" in notes,
+            reset="resilient_reset" in notes,
+        )
+        words[step] += 1
+        if words[step] == options.die_after_words:
+            die()
+    screen.close()
+    return {"__interrupt__": graph.get_state(config).interrupts}
 
 
 def _ask(question: Any) -> Any:
@@ -239,6 +180,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--latency", type=float, default=0.05)
     parser.add_argument("--kill-after", type=int, default=0)
     parser.add_argument("--death", choices=DEATHS, default="", help="inside the e-mail tool")
+    parser.add_argument("--screen", default="", help="stream, and keep what was shown in this file")
+    parser.add_argument("--die-after-words", type=int, default=0, help="of one answer, on screen")
     return parser.parse_args(arguments)
 
 

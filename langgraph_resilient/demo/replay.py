@@ -3,7 +3,8 @@
 ``python -m langgraph_resilient.demo.replay`` works through the conversations one after another,
 each on a thread of its own, and goes on where the database says it had stopped. What it answers
 next follows from the stored state alone: the record is asked by the number of messages there.
-The tools go through the ledger, so that a call that has ended never runs again.
+The model's calls go through the journal and the tools through the ledger, so that a call that has
+ended never runs again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from langgraph_resilient.demo.calls import FINISHED, STARTED, CallLog
 from langgraph_resilient.demo.process import file_bytes, open_saver, remove_database
 from langgraph_resilient.demo.trajectory import Conversation, read_conversations
 from langgraph_resilient.errors import DemoFailed
+from langgraph_resilient.integrations.models import journaled
 from langgraph_resilient.integrations.toolnode import recorded_tools
 
 
@@ -149,15 +151,27 @@ def build_graph(
     """
     messages = conversation.messages
     tools = _Tools(conversation, log, latency)
+    asked: set[int] = set()
+
+    def answer(prompt: list[BaseMessage]) -> BaseMessage:
+        place = len(prompt)
+        log.write("model", str(place), STARTED, conversation=conversation.number)
+        time.sleep(latency)
+        asked.add(place)
+        return messages[place]
+
+    model = journaled(answer, passthrough=True)
 
     def call_model(state: MessagesState) -> dict[str, list[BaseMessage]]:
         log.step()
         place = len(state["messages"])
-        log.write("model", str(place), STARTED, conversation=conversation.number)
-        time.sleep(latency)
-        amount = tokens(messages[place])
-        log.write("model", str(place), FINISHED, conversation=conversation.number, amount=amount)
-        return {"messages": [messages[place]]}
+        given = model(state["messages"])
+        if place in asked:  # only now is it recorded, and so finished
+            amount = tokens(given)
+            log.write(
+                "model", str(place), FINISHED, conversation=conversation.number, amount=amount
+            )
+        return {"messages": [given]}
 
     def call_tools(state: MessagesState, config: RunnableConfig) -> dict[str, list[BaseMessage]]:
         log.step()

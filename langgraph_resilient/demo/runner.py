@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_resilient.demo.agent import THREAD_ID
 from langgraph_resilient.demo.calls import (
@@ -33,14 +33,18 @@ from langgraph_resilient.demo.process import (
     run_child,
     was_killed,
 )
+from langgraph_resilient.demo.screen import Shown, StreamCase, read_cut_answer, stream_case
 from langgraph_resilient.demo.smtp import SmtpSink
 from langgraph_resilient.demo.tools import receipt
 from langgraph_resilient.errors import DemoFailed
 
 _CHILD = "langgraph_resilient.demo.agent"
 _TIMEOUT = 120.0
-_RUNS = ("undisturbed", "crash", "sqlitesaver", "mail-after", "mail-before", "mail-sqlitesaver")
-_FILES = tuple(name + ending for name in _RUNS for ending in (".db", ".calls.jsonl"))
+_MAIL_RUNS = ("mail-after", "mail-before", "mail-sqlitesaver")
+_RUNS = ("undisturbed", "crash", "stream", "sqlitesaver", *_MAIL_RUNS)
+_FILES = tuple(
+    name + ending for name in _RUNS for ending in (".db", ".calls.jsonl", ".screen.jsonl")
+)
 
 #: Where exactly the process dies; the worst place, since the call is paid for and nothing but
 #: this process knows the answer.
@@ -49,6 +53,10 @@ KILL_INSTANT = (
     "returned its answer to LangGraph"
 )
 
+
+#: Where it dies in the middle of an answer, in words of it that stand on the user's screen.
+WORDS_SEEN = 40
+STREAM_INSTANT = "when the user has read {number} words of the summary, in the middle of a sentence"
 
 #: Where it dies inside the e-mail tool. Nobody but the mail server knows which of them it was.
 MAIL_INSTANTS = {
@@ -122,8 +130,9 @@ class DemoReport:
         tokens_finished: tokens of the model calls that had finished at a kill, in these runs.
         tokens_saved: those of them that were not paid for again.
         tokens_saved_ratio: ``tokens_saved / tokens_finished``.
-        resume_ms: after the first crash, opening the saver to the first new step, milliseconds.
-        start_ms: start of that process to the first new step, milliseconds.
+        resume_ms: after the first crash, opening the saver to the first new model call, in
+            milliseconds; to the first step, where no model call was left.
+        start_ms: from the start of that process, milliseconds.
         bytes, bytes_sqlitesaver: size on disk after the undisturbed run, WAL included.
         bytes_resumed: size on disk of the file that went through the first crash.
         emails_undisturbed, emails_received: e-mails that arrived, without and with that crash.
@@ -131,6 +140,7 @@ class DemoReport:
             tool, after the mail had left; ours and plain SqliteSaver's.
         question, answer: what the ledger asked about that e-mail, and what it was told.
         mail_cases: each kill inside the e-mail tool.
+        stream: the kill in the middle of a streamed answer.
         final_undisturbed, final_resumed: text of the last message.
         messages: number of messages in the final state.
         calls: how often each call ran, without and with the first crash.
@@ -160,6 +170,7 @@ class DemoReport:
     question: dict[str, Any] | None
     answer: dict[str, Any] | None
     mail_cases: list[MailCase]
+    stream: StreamCase
     final_undisturbed: str
     final_resumed: str
     messages: int
@@ -177,12 +188,15 @@ class _Plan:
         saver: which saver it runs on.
         kill_after: see `DemoOptions`; 0: not there.
         death: where the first process dies inside the e-mail tool; empty: not there.
+        die_after_words: where it dies in the middle of an answer that is streamed to a screen; 0:
+            nothing is streamed.
     """
 
     name: str
     saver: SaverKind = "resilient"
     kill_after: int = 0
     death: str = ""
+    die_after_words: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +210,7 @@ class _Run:
     killed: list[int]
     last_started_ns: int
     asked: list[tuple[dict[str, Any], dict[str, Any]]]
+    shown: list[Shown]
 
 
 def run_demo(options: DemoOptions, on_stage: Callable[[str], None] = lambda _: None) -> DemoReport:
@@ -212,25 +227,35 @@ def run_demo(options: DemoOptions, on_stage: Callable[[str], None] = lambda _: N
         on_stage(f"the agent runs and dies after model call {options.kill_after}, then resumes")
         crash = _Plan(name="crash", kill_after=options.kill_after)
         resumed = _run(directory, options, crash)  # alone, since it is timed
-        on_stage("the agent runs undisturbed, and dies inside the e-mail tool; on SqliteSaver, too")
+        on_stage(
+            "the agent runs undisturbed, dies inside the e-mail tool and in the middle of an "
+            "answer; on SqliteSaver, too"
+        )
         plans = [
             _Plan(name="undisturbed"),
             _Plan(name="sqlitesaver", saver="sqlite"),
+            _Plan(name="stream", die_after_words=WORDS_SEEN),
             _Plan(name="mail-after", death="after"),
             _Plan(name="mail-before", death="before"),
             _Plan(name="mail-sqlitesaver", saver="sqlite", death="after"),
         ]
         with ThreadPoolExecutor(max_workers=len(plans)) as pool:
             runs = list(pool.map(lambda plan: _run(directory, options, plan), plans))
-        undisturbed, plain, *mails = runs
-        return _report(
-            options, undisturbed, resumed, plain, list(zip(plans[2:], mails, strict=True))
-        )
+    undisturbed, plain, streamed, *mails = runs
+    return _report(
+        options,
+        undisturbed=undisturbed,
+        resumed=resumed,
+        plain=plain,
+        streamed=streamed,
+        mails=list(zip(plans[3:], mails, strict=True)),
+    )
 
 
 def _run(directory: Path, options: DemoOptions, plan: _Plan) -> _Run:
     """Run the agent once, starting it again for as long as it dies."""
     database, log = directory / f"{plan.name}.db", directory / f"{plan.name}.calls.jsonl"
+    screen = directory / f"{plan.name}.screen.jsonl"
     asked: list[tuple[dict[str, Any], dict[str, Any]]] = []
     killed: list[int] = []
     with SmtpSink() as sink:
@@ -242,6 +267,7 @@ def _run(directory: Path, options: DemoOptions, plan: _Plan) -> _Run:
         fixed = ["--db", str(database), "--log", str(log), "--smtp-port", str(sink.port)]
         fixed += ["--saver", plan.saver, "--durability", options.durability]
         fixed += ["--latency", str(options.latency)]
+        fixed += ["--screen", str(screen)] if plan.die_after_words else []
         while True:
             arguments = [*fixed, *_arguments(plan, attempt=len(killed))]
             returncode, started_ns = run_child(_CHILD, arguments, timeout=_TIMEOUT, answer=answer)
@@ -257,6 +283,7 @@ def _run(directory: Path, options: DemoOptions, plan: _Plan) -> _Run:
         killed=killed,
         last_started_ns=started_ns,
         asked=asked,
+        shown=read_cut_answer(str(screen)) if plan.die_after_words else [],
     )
 
 
@@ -264,8 +291,9 @@ def _arguments(plan: _Plan, *, attempt: int) -> list[str]:
     """What differs from process to process: only the first one dies."""
     if attempt:
         return ["--attempt", str(attempt), "--mode", "resume"]
-    death = ["--death", plan.death] if plan.death else []
-    return ["--attempt", "0", "--mode", "run", "--kill-after", str(plan.kill_after), *death]
+    first = ["--attempt", "0", "--mode", "run", "--kill-after", str(plan.kill_after)]
+    first += ["--death", plan.death] if plan.death else []
+    return [*first, "--die-after-words", str(plan.die_after_words)]
 
 
 def look_up(question: dict[str, Any], sink: SmtpSink) -> dict[str, Any]:
@@ -293,30 +321,33 @@ def _final_state(saver: SaverKind, database: Path) -> dict[str, Any]:
 
 def _report(
     options: DemoOptions,
+    *,
     undisturbed: _Run,
     resumed: _Run,
     plain: _Run,
+    streamed: _Run,
     mails: Sequence[tuple[_Plan, _Run]],
 ) -> DemoReport:
     crashed = [resumed, *(run for plan, run in mails if plan.saver == "resilient")]
-    saved = [savings(run.events, run.killed) for run in crashed]
+    saved = [savings(run.events, run.killed) for run in [*crashed, streamed]]
     finished, kept = sum(one.finished for one in saved), sum(one.kept for one in saved)
-    first_step = [event for event in resumed.events if event.kind == "step"][-1]
+    resumption = _first_new_call(resumed)
     cases = [_mail_case(plan, run, undisturbed) for plan, run in mails]
+    stream = _stream_case(streamed, undisturbed)
     sent, theirs = cases[0], cases[-1]
     return DemoReport(
-        equal=_same(plain, undisturbed) and all(_same(run, undisturbed) for run in crashed),
-        kills=len(resumed.killed) + sum(case.kills for case in cases),
+        equal=all(_same(run, undisturbed) for run in [plain, *crashed]) and stream.equal,
+        kills=len(resumed.killed) + stream.kills + sum(case.kills for case in cases),
         kill_instant=KILL_INSTANT.format(number=options.kill_after),
         model_calls=_total(undisturbed, "model"),
         tool_calls=_total(undisturbed, "tool"),
-        repeated_model_calls=sum(_repeated(run, "model") for run in crashed),
-        repeated_tool_calls=sum(_repeated(run, "tool") for run in crashed),
+        repeated_model_calls=sum(_repeated(run, "model") for run in [*crashed, streamed]),
+        repeated_tool_calls=sum(_repeated(run, "tool") for run in [*crashed, streamed]),
         tokens_finished=finished,
         tokens_saved=kept,
         tokens_saved_ratio=round(Savings(finished=finished, kept=kept).ratio, 4),
-        resume_ms=_milliseconds(first_step.at_ns - first_step.opened_ns),
-        start_ms=_milliseconds(first_step.at_ns - resumed.last_started_ns),
+        resume_ms=_milliseconds(resumption.at_ns - resumption.opened_ns),
+        start_ms=_milliseconds(resumption.at_ns - resumed.last_started_ns),
         bytes=undisturbed.bytes,
         bytes_sqlitesaver=plain.bytes,
         bytes_resumed=resumed.bytes,
@@ -327,6 +358,7 @@ def _report(
         question=sent.question,
         answer=sent.answer,
         mail_cases=cases,
+        stream=stream,
         final_undisturbed=_last_text(undisturbed.state),
         final_resumed=_last_text(resumed.state),
         messages=len(resumed.state.get("messages", [])),
@@ -347,6 +379,40 @@ def _mail_case(plan: _Plan, run: _Run, undisturbed: _Run) -> MailCase:
         emails=run.emails,
         equal=_same(run, undisturbed),
     )
+
+
+def _first_new_call(run: _Run) -> Event:
+    """The first model call of the last process; its first step, where no call was left."""
+    last = [event for event in run.events if event.attempt == len(run.killed)]
+    calls = [event for event in last if event.kind == "model"]
+    return (calls or last)[0]
+
+
+def _stream_case(run: _Run, undisturbed: _Run) -> StreamCase:
+    """What came of the kill in mid-answer; the answer is found by where it stands in the state."""
+    place = next(
+        place
+        for place, message in enumerate(undisturbed.state["messages"])
+        if isinstance(message, AIMessage) and not message.tool_calls
+    )
+    return stream_case(
+        run.shown,
+        final=str(run.state["messages"][place].content),
+        kill_instant=STREAM_INSTANT.format(number=WORDS_SEEN),
+        kills=len(run.killed),
+        equal=_same(_without_usage(run), _without_usage(undisturbed)),
+    )
+
+
+def _without_usage(run: _Run) -> _Run:
+    """The run with messages as far as they are the same streamed, whole and in two parts."""
+    messages = [
+        message.model_copy(update={"usage_metadata": None, "response_metadata": {}})
+        if isinstance(message, AIMessage)
+        else message
+        for message in run.state["messages"]
+    ]
+    return replace(run, state={**run.state, "messages": messages})
 
 
 def _same(run: _Run, other: _Run) -> bool:

@@ -322,7 +322,10 @@ def test_the_demo_prints_one_json_object() -> None:
     report = json.loads(out)
     assert child.returncode == 0
     assert report["equal"] is True
-    assert report["kills"] == 4
+    assert report["kills"] == 5
+    assert (report["repeated_model_calls"], report["tokens_saved_ratio"]) == (0, 1.0)
+    assert set(report["stream"]) >= {"seen_before", "replayed", "continued", "final"}
+    assert (report["stream"]["prefix_kept"], report["stream"]["message_ids"]) == (True, 1)
     assert report["emails_received"] == 1
     assert (report["emails"], report["emails_sqlitesaver"]) == (1, 2)
     assert report["question"]["kind"] == "unknown_outcome"
@@ -341,7 +344,9 @@ def test_the_demo_prints_one_json_object() -> None:
 def test_the_demo_shows_the_run_to_people() -> None:
     outcome = run("demo", "--durability", "sync", "--latency", "0")
     assert outcome.code == 0
-    assert re.search(r"summarise .* 1 .* 2 .* ran again", outcome.out)
+    assert re.search(r"summarise .* 1 .* 1 ", outcome.out)
+    assert "ran again" not in outcome.out
+    assert "nothing taken back, nothing twice" in outcome.out
     assert "equal (9 messages)" in outcome.out
     assert "unknown_outcome" in outcome.out
     assert re.search(r"retry: the mail server has no such mail .* 1 ", outcome.out)

@@ -20,7 +20,8 @@ from langgraph_resilient.demo.conversation import (
 )
 from langgraph_resilient.demo.process import run_child
 from langgraph_resilient.demo.replay import build_graph
-from langgraph_resilient.demo.runner import DemoOptions, DemoReport, run_demo
+from langgraph_resilient.demo.runner import WORDS_SEEN, DemoOptions, DemoReport, run_demo
+from langgraph_resilient.demo.screen import Shown, stream_case
 from langgraph_resilient.demo.smtp import Mail, SmtpSink
 from langgraph_resilient.demo.trajectory import read_conversations
 from langgraph_resilient.errors import ConfigurationError, DemoFailed
@@ -140,14 +141,43 @@ def test_the_email_arrives_once_with_and_without_a_crash(report: DemoReport) -> 
     assert (report.emails_undisturbed, report.emails_received) == (1, 1)
 
 
-def test_only_the_call_whose_answer_died_with_the_process_runs_again(report: DemoReport) -> None:
-    again = [row.call for row in report.calls if row.with_crash > 1]
-    assert again == ["summarise"]
-    assert (report.repeated_model_calls, report.repeated_tool_calls) == (1, 0)
-    assert 0 < report.tokens_saved < report.tokens_finished
-    assert report.tokens_saved_ratio == pytest.approx(
-        report.tokens_saved / report.tokens_finished, abs=1e-4
-    )
+def test_no_finished_call_runs_again(report: DemoReport) -> None:
+    assert [row.call for row in report.calls if row.with_crash > 1] == []
+    assert (report.repeated_model_calls, report.repeated_tool_calls) == (0, 0)
+    assert 0 < report.tokens_saved == report.tokens_finished
+    assert report.tokens_saved_ratio == 1.0
+
+
+def test_an_answer_that_is_cut_goes_on_where_the_user_had_read_to(report: DemoReport) -> None:
+    stream = report.stream
+    assert stream.kills == 1
+    assert len(stream.seen_before.split()) == WORDS_SEEN
+    assert stream.replayed.startswith(stream.seen_before)
+    assert stream.continued
+    assert stream.replayed + stream.continued == stream.final
+    assert stream.final.count("\n- ") == 4
+    assert (stream.prefix_kept, stream.message_ids, stream.equal) == (True, 1, True)
+
+
+def shown(text: str, attempt: int, *, replayed: bool = False, reset: bool = False) -> Shown:
+    return Shown(step=5, message_id="m", text=text, attempt=attempt, replayed=replayed, reset=reset)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "kept"),
+    [
+        ([shown("ab", 0), shown("abc", 1, replayed=True), shown("d", 1)], True),
+        ([shown("ab", 0), shown("a", 1, replayed=True), shown("bcd", 1)], False),
+        ([shown("ab", 0), shown("ab", 1, replayed=True), shown("bcd", 1)], False),
+        ([shown("ab", 0), shown("ab", 1, replayed=True), shown("", 1, reset=True)], False),
+    ],
+    ids=["kept", "less is replayed", "something twice", "reset"],
+)
+def test_a_prefix_counts_as_kept_only_when_nothing_is_lost_or_twice(
+    pieces: list[Shown], kept: bool
+) -> None:
+    found = stream_case(pieces, final="abcd", kill_instant="", kills=1, equal=True)
+    assert (found.seen_before, found.prefix_kept) == ("ab", kept)
 
 
 def test_a_kill_inside_the_email_tool_is_asked_about_and_one_mail_arrives(
@@ -166,10 +196,12 @@ def test_a_kill_inside_the_email_tool_is_asked_about_and_one_mail_arrives(
 
 
 def test_the_kills_of_all_runs_are_counted(report: DemoReport) -> None:
-    assert report.kills == 1 + sum(case.kills for case in report.mail_cases) == 4
+    assert report.kills == 2 + sum(case.kills for case in report.mail_cases) == 5
 
 
-def test_times_run_from_process_start_over_opening_to_the_first_step(report: DemoReport) -> None:
+def test_times_run_from_process_start_over_opening_to_the_first_new_call(
+    report: DemoReport,
+) -> None:
     assert 0 < report.resume_ms < report.start_ms
 
 
@@ -185,13 +217,14 @@ def _on_disk(path: Path) -> int:
     return sum(part.stat().st_size for part in parts if part.exists())
 
 
-def test_with_nothing_stored_before_the_end_every_model_call_is_repeated_and_no_tool_call() -> None:
+def test_with_nothing_stored_before_the_end_no_call_is_repeated_either() -> None:
     report = run_demo(DemoOptions(durability="exit", kill_after=5, latency=0.0))
     assert report.equal
-    assert (report.repeated_model_calls, report.repeated_tool_calls) == (5 + 4 + 4, 0)
-    assert report.tokens_saved_ratio == 0.0
+    assert (report.repeated_model_calls, report.repeated_tool_calls) == (0, 0)
+    assert report.tokens_saved_ratio == 1.0
     assert report.emails_received == 1
     assert [case.emails for case in report.mail_cases] == [1, 1, 2]
+    assert (report.stream.prefix_kept, report.stream.message_ids) == (True, 1)
 
 
 # --- processes and mail ---------------------------------------------------------------------
@@ -330,7 +363,8 @@ def test_odd_conversations_survive_kills_at_random_moments(odd_file: Path, tmp_p
     assert report.differences == []
     assert report.equal
     assert report.kills > 0
-    assert report.repeated_tool_calls == 0
+    assert (report.repeated_model_calls, report.repeated_tool_calls) == (0, 0)
+    assert report.tokens_saved_ratio == 1.0
     assert (report.conversations, report.messages) == (2, 13)
     assert (report.model_calls, report.tool_calls) == (5, 2)
     assert report.bytes == _on_disk(tmp_path / "kept" / "conversations.db")
@@ -405,7 +439,8 @@ def test_real_conversations_survive_kills_at_random_moments() -> None:
     assert report.differences == []
     assert report.equal
     assert report.kills > 0
-    assert report.repeated_tool_calls == 0
+    assert (report.repeated_model_calls, report.repeated_tool_calls) == (0, 0)
+    assert report.tokens_saved_ratio == 1.0
 
 
 @pytest.mark.parametrize(
