@@ -221,6 +221,7 @@ class ModelCallState(IntEnum):
 
     STARTED = 1
     ENDED = 2
+    INTERRUPTED = 3
     RETIRED = 4
     FAILED = 5
     DISCARDED = 6
@@ -271,4 +272,4 @@ class ModelCallRecord:
     @property
     def answerless(self) -> bool:
         """Whether it was begun and has no answer: a repetition has the same message id."""
-        return self.state is ModelCallState.STARTED
+        return self.state in (ModelCallState.STARTED, ModelCallState.INTERRUPTED)

@@ -242,7 +242,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         """The model calls of this database: what was sent, what came back."""
         found = self._journal
         if found is None or found[0] is not self:
-            found = (self, Journal(JournalBook(self._engine, self._ledger_reading)))
+            found = (self, Journal(JournalBook(self.ledger.book, self._ledger_reading)))
             self._journal = found
         return found[1]
 

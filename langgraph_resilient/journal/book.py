@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
@@ -18,18 +18,19 @@ from langgraph_resilient import calls, modelcalls
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.draft import Draft
-from langgraph_resilient.engine import Engine
-from langgraph_resilient.errors import LostOwnership, ValueRefused
+from langgraph_resilient.errors import LostOwnership, ThreadBusy, ValueRefused
 from langgraph_resilient.journal.matching import Found, Match, find
 from langgraph_resilient.journal.request import Request
-from langgraph_resilient.ledger import Reading
+from langgraph_resilient.ledger import Book, Reading, ThreadHeld, flights
 from langgraph_resilient.records import ModelCallRecord, ModelCallState
 from langgraph_resilient.restoring import Restorer, decoded
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Row, Session
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
+_POLL = 0.02
 _OWN = -1
 """Stands for a namespace where a list of messages is remembered."""
 
@@ -75,7 +76,7 @@ class JournalBook:
     """The model calls of one database. Safe to use from any thread.
 
     Args:
-        engine: lends database and codec.
+        ledger: lends database, codec and the thread's lease.
         reading: what values are stored and restored with, asked for each time.
         clock: seconds since 1970.
         new_id: makes the ids of answers whose provider gives none.
@@ -83,12 +84,13 @@ class JournalBook:
 
     def __init__(
         self,
-        engine: Engine,
+        ledger: Book,
         reading: Callable[[], Reading] = Reading,
         clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: f"lc_run--{uuid4()}",
     ):
-        self.engine = engine
+        self.engine = ledger.engine
+        self._ledger = ledger
         self._reading = reading
         self._clock = clock
         self._new_id = new_id
@@ -156,6 +158,35 @@ class JournalBook:
             place=spot.place,
         )
 
+    def closed_like(self, thread_id: str, request: Request) -> int:
+        """How many calls of a thread asked the same and will not be given back."""
+        with self.engine.reading() as session:
+            thread = rows.find_thread(session, self.engine.sealer, thread_id)
+            if thread is None:
+                return 0
+            bounds = rows.call_bounds(thread.number)
+            found = session.one("journal_closed_like", request.identity, *bounds)
+            return int(found[0]) if found else 0
+
+    def patiently(self, thread_id: str, attempt: Callable[[], T]) -> T:
+        """Try until no other live process runs the thread.
+
+        Raises:
+            ThreadBusy: one does so for longer than ``lease_wait``.
+        """
+        wait = self.engine.options.lease_wait
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                return attempt()
+            except ThreadHeld as held:
+                if time.monotonic() > deadline:
+                    raise ThreadBusy(
+                        f"thread {thread_id!r}: {held.owner} is running it; waited {wait:g} s for a "
+                        "model call. Let it finish, stop it, or raise lease_wait"
+                    ) from None
+            time.sleep(_POLL)
+
     # --- opening ------------------------------------------------------------------------------
 
     def answer(self, spot: Spot, record: ModelCallRecord) -> Any:
@@ -174,11 +205,41 @@ class JournalBook:
         *,
         message_id: str = "",
         drift: Mapping[str, Any] | None = None,
+        running: bool = True,
     ) -> ModelCallRecord:
-        """Record a call that is about to be made; durable on return."""
-        record = ModelCallRecord(
+        """Record a call that is about to be made; durable on return.
+
+        Args:
+            spot: where it is made.
+            request: what it asks.
+            message_id: id for its answer; a new one by default.
+            drift: parameters of the code that are not used.
+            running: False for a stream that belongs to no call of a model.
+        """
+        record = self._new(spot, request, message_id, running)
+        values = {"sent": dict(request.sent), "messages": list(request.messages)}
+        if drift:
+            values["drift"] = dict(drift)
+        number = [0]
+
+        def build(draft: Draft) -> ModelCallRecord:
+            if running:
+                self._ledger.claim(draft)
+            packed = self._packed(draft, values)
+            made = replace(record, values=tuple(packed.items()))
+            draft.then(self._inserting(draft, made, number))
+            return made
+
+        made = self.engine.change(spot.thread_id, build)
+        self.engine.runs.use(spot.thread_id, number[0], record.task)
+        if running:
+            self._fly(number[0])
+        return replace(made, call=number[0])
+
+    def _new(self, spot: Spot, request: Request, message_id: str, running: bool) -> ModelCallRecord:
+        return ModelCallRecord(
             thread_id=spot.thread_id,
-            state=ModelCallState.STARTED,
+            state=ModelCallState.STARTED if running else ModelCallState.INTERRUPTED,
             request=request.identity,
             sampling=request.sampling,
             parent=spot.parent,
@@ -190,31 +251,32 @@ class JournalBook:
             message_id=message_id or self._new_id(),
             started_at=self._clock(),
         )
-        values = {"sent": dict(request.sent), "messages": list(request.messages)}
-        if drift:
-            values["drift"] = dict(drift)
-        number = [0]
-
-        def build(draft: Draft) -> ModelCallRecord:
-            packed = self._packed(draft, values)
-            made = replace(record, values=tuple(packed.items()))
-            draft.then(self._inserting(draft, made, number))
-            return made
-
-        made = self.engine.change(spot.thread_id, build)
-        self.engine.runs.use(spot.thread_id, number[0], record.task)
-        return replace(made, call=number[0])
 
     def reopen(
         self, spot: Spot, record: ModelCallRecord, drift: Mapping[str, Any] | None = None
-    ) -> ModelCallRecord:
+    ) -> ModelCallRecord | None:
         """An interrupted call is made again under its own number; durable on return.
+
+        Returns:
+            None when another call of this run goes on with it.
 
         Raises:
             LostOwnership: another process has changed it.
         """
+        if not self.engine.runs.use(spot.thread_id, record.call, pack_name(spot.task)):
+            return None
+        try:
+            return self._reopened(spot, record, drift)
+        except BaseException:
+            self.engine.runs.give_back(spot.thread_id, record.call)
+            raise
+
+    def _reopened(
+        self, spot: Spot, record: ModelCallRecord, drift: Mapping[str, Any] | None
+    ) -> ModelCallRecord:
         made = replace(
             record,
+            state=ModelCallState.STARTED,
             task=pack_name(spot.task),
             root=pack_name(spot.root),
             started_at=self._clock(),
@@ -223,6 +285,7 @@ class JournalBook:
         columns = (made.state, made.request, made.parent, made.task, made.root)
 
         def build(draft: Draft) -> ModelCallRecord:
+            self._ledger.claim(draft)
             kept = {name: value for name, value in record.values if name != "drift"}
             if drift:
                 kept.update(self._packed(draft, {"drift": dict(drift)}))
@@ -234,7 +297,14 @@ class JournalBook:
             def step(session: Session) -> None:
                 calls.same_epoch(session, draft)
                 moved = session.run(
-                    "journal_reopen", made.task, made.root, stored, record.call, record.task
+                    "journal_reopen",
+                    made.state,
+                    made.task,
+                    made.root,
+                    stored,
+                    record.call,
+                    record.state,
+                    record.task,
                 )
                 if moved != 1:
                     raise LostOwnership(
@@ -246,7 +316,7 @@ class JournalBook:
             return again
 
         again = self.engine.change(spot.thread_id, build)
-        self.engine.runs.use(spot.thread_id, record.call, made.task)
+        self._fly(record.call)
         return again
 
     def _inserting(
@@ -272,6 +342,10 @@ class JournalBook:
         """Record a call's answer; durable on return, before its node goes on."""
         flags = frozenset({"streamed"}) if streamed else frozenset()
         self._close(record, ModelCallState.ENDED, {"answer": answer}, flags)
+
+    def interrupt(self, record: ModelCallRecord) -> None:
+        """Record that a call was cut in the middle: the next run goes on with it."""
+        self._close(record, ModelCallState.INTERRUPTED, {}, frozenset())
 
     def fail(self, record: ModelCallRecord, error: BaseException) -> None:
         """Record that a call gave no answer."""
@@ -303,10 +377,21 @@ class JournalBook:
                 calls.same_epoch(session, draft)
                 # A call that was retired or deleted meanwhile stays so: nobody needs its answer.
                 session.run("journal_update", state, stored, record.call, record.state)
+                if state is ModelCallState.FAILED:
+                    session.run("chunks_delete", record.call, record.call)
 
             draft.then(step)
 
-        self.engine.change(record.thread_id, build)
+        try:
+            self.engine.change(record.thread_id, build)
+        finally:
+            flights.land(self.engine.scope, _flight(record.call))
+
+    def _fly(self, call: int) -> None:
+        """While it runs, the thread's lease is renewed."""
+        key = _flight(call)
+        flights.take_off(self.engine.scope, key)
+        flights.assign(self.engine.scope, key, calls.thread_of(call))
 
     def _packed(self, draft: Draft, values: Mapping[str, Any]) -> dict[str, bytes]:
         packer, serde = draft.packer(), self._reading().serde
@@ -327,6 +412,11 @@ class JournalBook:
                     raise
                 logger.warning("a model call is recorded without its %s: %s", name, error)
         return found
+
+
+def _flight(call: int) -> bytes:
+    """A model call's name among the running calls; tool calls have longer ones."""
+    return call.to_bytes(8, "big")
 
 
 __all__ = ["JournalBook", "Match", "Opened", "Spot"]

@@ -89,12 +89,14 @@ class Request:
             format. No secrets.
         provider: for example ``openai``.
         model: the model's name.
+        seeded: whether the seed in `sent` is ours: no parameter that the code has.
     """
 
     messages: Sequence[BaseMessage]
     sent: Mapping[str, Any] = field(default_factory=dict)
     provider: str = ""
     model: str = ""
+    seeded: bool = False
 
     @cached_property
     def identity(self) -> bytes:
@@ -107,7 +109,10 @@ class Request:
     @cached_property
     def sampling(self) -> bytes:
         """Digest of the model's name and the parameters."""
-        return _digest([self.model, canonical(_same_numbers(self.parameters))])
+        found = self.parameters
+        if self.seeded:
+            found.pop("seed", None)
+        return _digest([self.model, canonical(_same_numbers(found))])
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 `policy` what a user may say about a tool.
 """
 
-from langgraph_resilient.ledger.book import Book
+from langgraph_resilient.ledger.book import Book, ThreadHeld
 from langgraph_resilient.ledger.context import current_call, innermost, running
 from langgraph_resilient.ledger.entry import Entry
 from langgraph_resilient.ledger.flow import tool_flow, unknown_text
@@ -31,6 +31,7 @@ __all__ = [
     "Ledger",
     "NotDone",
     "Reading",
+    "ThreadHeld",
     "ToolPolicy",
     "current_call",
     "effect",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from langgraph_resilient.errors import (
 )
 from langgraph_resilient.ledger import flights
 from langgraph_resilient.ledger.decision import Decision, Standing, decide
+from langgraph_resilient.ledger.forms import forms
 from langgraph_resilient.ledger.invocation import Asked, Invocation
 from langgraph_resilient.ledger.lookup import Lookup, Reading
 from langgraph_resilient.ledger.owner import is_alive, this_process
@@ -35,6 +36,7 @@ from langgraph_resilient.records import (
     Effect,
     Event,
     Lease,
+    ModelCallState,
     Owner,
     ThreadRow,
 )
@@ -45,6 +47,14 @@ from langgraph_resilient.store.sqlite import Session
 logger = logging.getLogger(__name__)
 
 _REPLAYS = 1000
+
+
+class ThreadHeld(Exception):
+    """Another live process runs the thread: wait, and look again. Never reaches a user."""
+
+    def __init__(self, owner: Owner):
+        super().__init__()
+        self.owner = owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +244,11 @@ class Book(Lookup):
             if found.decision is not Decision.START:
                 raise _Otherwise(found)
             lease = calls.read_lease(session, self.engine.sealer, thread)
-            self._check_free(session, thread, lease)
+            if lease is not None and self._is_busy(session, thread, lease):
+                busy = Entered(
+                    decision=Decision.WAIT, record=None, reason="thread", owner=lease.owner
+                )
+                raise _Otherwise(busy)
             if call.effect is Effect.EXTERNAL and call.asked is not None:
                 self._check_durable(session, draft, call.asked)
             seen = session.one("lease", thread)
@@ -245,17 +259,34 @@ class Book(Lookup):
         number = self._store(draft, record, found.record, mine if write else None, lease)
         return record, number
 
-    def _check_free(self, session: Session, thread: int, lease: Lease | None) -> None:
-        """Another live process that runs calls of the thread keeps it."""
-        if lease is None or lease.owner == self._owner():
-            return
+    def _is_busy(self, session: Session, thread: int, lease: Lease) -> bool:
+        """Whether another live process runs tool calls or model calls of the thread."""
+        if lease.owner == self._owner():
+            return False
         if not is_alive(lease.owner, lease.expires / 1000, self._clock()):
-            return
-        for record in self.open_records(session, *rows.call_bounds(thread)):
-            if record.state is CallState.STARTED and record.owner == lease.owner:
-                raise _Otherwise(
-                    Entered(decision=Decision.WAIT, record=None, reason="thread", owner=lease.owner)
-                )
+            return False
+        bounds = rows.call_bounds(thread)
+        asking = (row[1] for row in session.all("journal_open", *bounds))
+        return ModelCallState.STARTED in asking or any(
+            record.state is CallState.STARTED and record.owner == lease.owner
+            for record in self.open_records(session, *bounds)
+        )
+
+    def claim(self, draft: Draft) -> None:
+        """Make the draft's thread this process's, with the draft.
+
+        Raises:
+            ThreadHeld: another live process runs tool calls or model calls of it.
+        """
+        thread = draft.state.number
+        with self.engine.db.read() as session:
+            lease = calls.read_lease(session, self.engine.sealer, thread)
+            if lease is not None and self._is_busy(session, thread, lease):
+                raise ThreadHeld(lease.owner)
+        mine, write = self._lease(lease)
+        if write:
+            draft.then(self._leasing(thread, mine, lease))
+        self._renewer.ensure()
 
     def _check_durable(self, session: Session, draft: Draft, asked: Asked) -> None:
         """The checkpoint that asked for an external call must be stored before it starts."""
@@ -342,8 +373,8 @@ class Book(Lookup):
             if quick is not None:
                 return quick
         thread_id = record.name.thread_id
-        forms = list(_forms(values))
-        for index, form in enumerate(forms):
+        tried = list(forms(values))
+        for index, form in enumerate(tried):
             noted = flags if index == 0 else flags | {"degraded"}
             try:
                 return self.engine.change(
@@ -353,7 +384,7 @@ class Book(Lookup):
                     ),
                 )
             except ValueRefused as error:
-                if index == len(forms) - 1:
+                if index == len(tried) - 1:
                     raise
                 logger.warning("tool %s: its result is stored in part: %s", record.name.tool, error)
         raise AssertionError("there is always a form")
@@ -443,7 +474,7 @@ class Book(Lookup):
     ) -> CallRecord:
         """A call whose business key holds for all threads: no thread's contents are needed."""
         serde, noted, packed = self._reading().serde, flags, None
-        for form in _forms(values):
+        for form in forms(values):
             packed = self._shortcut.packed(form, serde, small=False)
             if packed is not None:
                 break
@@ -559,18 +590,3 @@ def _lost(record: CallRecord) -> LostOwnership:
 
 def _changed(record: CallRecord) -> Conflict:
     return Conflict(f"call {record.key.hex()} or its thread has changed since it was looked at")
-
-
-def _forms(values: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Values to store, then less and less of the result until it can be stored."""
-    yield values
-    result = values.get("result")
-    if result is None:
-        return
-    rest = dict(values)
-    if getattr(result, "artifact", None) is not None:
-        yield {**rest, "result": result.model_copy(update={"artifact": None})}
-    if hasattr(result, "content") and hasattr(result, "model_copy"):
-        bare: dict[str, Any] = {"artifact": None, "additional_kwargs": {}, "response_metadata": {}}
-        yield {**rest, "result": result.model_copy(update={**bare, "content": str(result.content)})}
-    yield {**rest, "result": repr(result)}

@@ -33,5 +33,5 @@ class Emitter:
     def _opened(self) -> StreamBuffer:
         spot = Spot(thread_id=self._thread_id, parent=b"", task="", root="", place="emitter")
         request = Request(messages=(), provider="node", model="")
-        record = self._book.begin(spot, request)
+        record = self._book.begin(spot, request, running=False)
         return StreamBuffer(self._book.engine, record, self._book.reading())
