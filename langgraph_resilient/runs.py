@@ -44,6 +44,11 @@ class Runs:
                     table.popitem(last=False)
             return True
 
+    def give_back(self, thread_id: str, call: int) -> None:
+        """A call that this run was to make, and did not."""
+        with self._lock:
+            self._used.get(thread_id, {}).pop(call, None)
+
     def task_of(self, thread_id: str, call: int) -> bytes | None:
         """The task that a call was last made or given back for."""
         return self._tasks.get(thread_id, {}).get(call)

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
@@ -28,17 +28,23 @@ from langgraph.config import get_config
 from langgraph_resilient import modelcalls
 from langgraph_resilient.errors import ParametersDrifted, RunDiverged
 from langgraph_resilient.integrations import streaming
-from langgraph_resilient.integrations.locating import ordinal_path
+from langgraph_resilient.integrations.locating import count, ordinal_path
+from langgraph_resilient.integrations.parameters import Changes, changes
 from langgraph_resilient.integrations.runtime import Place, logger, place_of
 from langgraph_resilient.journal import JournalBook, Opened, Request
 from langgraph_resilient.journal.book import Match, Spot
+from langgraph_resilient.journal.matching import Found
 from langgraph_resilient.journal.request import SAMPLING, difference, without_secrets
 from langgraph_resilient.ledger import innermost
+from langgraph_resilient.records import ModelCallRecord
 from langgraph_resilient.saver import ResilientSaver
 
 M = TypeVar("M", bound=BaseChatModel)
 T = TypeVar("T")
-_NOT_SENT = ("messages", "input", "contents", "prompt", "system", "stream", "stream_options")
+_NOT_SENT = frozenset(
+    {"messages", "input", "contents", "prompt", "system"}
+    | {"stream", "stream_options", "stream_usage"}
+)
 _MARK = "__resilient_model__"
 
 
@@ -130,9 +136,11 @@ class ModelInvocation:
         self._stop = stop
         self._kwargs = dict(kwargs)
         self.spot = _spot(place)
-        if options.seed == "auto":
-            self._give_seed()
-        self.request = _request(model, messages, stop, self._kwargs)
+        self._place = place
+        sent = _sent(model, messages, stop, self._kwargs)
+        # OpenAI's Responses, which have "input" for "messages", take no seed.
+        self._seeds = options.seed == "auto" and _seeds(model) and "input" not in sent
+        self.request = _request(model, messages, stop, self._kwargs, sent)
         self.opened: Opened
         self.shown = False
         """Whether something of the answer was stored and shown."""
@@ -140,48 +148,84 @@ class ModelInvocation:
         """The answer as it was shown, where the model's own stream made it."""
 
     def _give_seed(self) -> None:
-        fields = type(self._model).model_fields
-        given = getattr(self._model, "seed", None) is not None or "seed" in self._kwargs
-        if "seed" in fields and not given:
-            text = f"{self.spot.thread_id}\0{self.spot.place}\0{self.spot.parent.hex()}"
-            digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
-            self._kwargs["seed"] = int.from_bytes(digest, "big") >> 1
+        """A seed for a new call: another one each time the thread asks the same.
+
+        No part of it is a matter of chance or of the order of threads, but between equal questions
+        of one node. It is recorded, so that an interrupted call goes on with it.
+        """
+        if not self._seeds or self.request.sent.get("seed") is not None:
+            return
+        spot, identity = self.spot, self.request.identity
+        closed = self.book.closed_like(spot.thread_id, self.request)
+        turn = count(self._place, ("seed", identity))
+        node = spot.place.rpartition("#")[0]
+        parts = (spot.thread_id, spot.parent.hex(), node, closed, turn, self._place.attempt)
+        text = "\0".join(map(str, parts)).encode()
+        digest = hashlib.blake2b(text, digest_size=4, key=identity).digest()
+        seed = int.from_bytes(digest, "big") >> 1
+        self._kwargs["seed"] = seed
+        sent = {**self.request.sent, "seed": seed}
+        self.request = replace(self.request, sent=sent, seeded=True)
 
     def open(self) -> Opened:
         """Find the call's recorded answer, or record that it is about to be made.
 
+        Waits while another live process runs the thread. Blocking.
+
         Raises:
+            ThreadBusy: it does so for longer than ``lease_wait``.
             ParametersDrifted: the parameters have changed, and the options say so.
             RunDiverged: the run asks something else than before, and the options say so.
         """
-        found = self.book.match(self.spot, self.request)
-        record = found.record
-        if found.diverged is not None:
-            self._report_divergence(found.diverged.call)
-        parameters: dict[str, Any] | None = None
-        drift: dict[str, Any] = {}
-        if record is not None and found.drifted:
-            recorded = self._sent(record)
-            drift = difference(recorded.parameters, self.request.parameters)
-            self._report_drift(record.call, drift)
-            if self.options.on_drift == "recorded":
-                wanted = {n: pair[0] for n, pair in drift.items() if n in SAMPLING}
-                parameters = {name: value for name, value in wanted.items() if value is not None}
-            else:
-                record, drift = None, {}
-        if record is not None and found.match is Match.ANSWERED:
-            answer = self.book.answer(self.spot, record)
-            if answer is not None:
-                self.opened = Opened(record=record, found=found, answer=answer)
-                return self.opened
-        if record is not None and record.answerless:
-            made = self.book.reopen(self.spot, record, drift)
-        else:
-            made = self.book.begin(self.spot, self.request)
-        self.opened = Opened(record=made, found=found, parameters=parameters)
-        return self.opened
+        return self.book.patiently(self.spot.thread_id, self._open)
 
-    def _sent(self, record: Any) -> Request:
+    def _open(self) -> Opened:
+        opened = None
+        while opened is None:  # None: a call beside this one took what was found
+            found = self.book.match(self.spot, self.request)
+            if found.diverged is not None:
+                self._report_divergence(found.diverged.call)
+            opened = self._opened(found)
+        self.opened = opened
+        return opened
+
+    def _opened(self, found: Found) -> Opened | None:
+        record = found.record
+        drift: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
+        if record is not None and (found.drifted or record.answerless):
+            recorded = self._recorded(record)
+            drift, parameters = self._compared(found, recorded)
+            if found.drifted and not self._keeps(recorded, record):
+                record, drift = None, {}
+        if record is None:
+            self._give_seed()
+            made = self.book.begin(self.spot, self.request)
+            return Opened(record=made, found=found)
+        if record.answerless:
+            again = self.book.reopen(self.spot, record, drift)
+            if again is None:
+                return None
+            return Opened(record=again, found=found, parameters=parameters)
+        answer = self.book.answer(self.spot, record)
+        return None if answer is None else Opened(record=record, found=found, answer=answer)
+
+    def _compared(self, found: Found, recorded: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What has changed since a call was recorded, and what to send because of that."""
+        drift = difference(recorded.parameters, self.request.parameters)
+        parameters = {name: pair[0] for name, pair in drift.items() if name in SAMPLING}
+        if "seed" in drift and not found.drifted:
+            del drift["seed"]  # ours: the code has none
+        if found.drifted and found.record is not None:
+            self._report_drift(found.record.call, drift)
+        return drift, parameters
+
+    def _keeps(self, recorded: Request, record: ModelCallRecord) -> bool:
+        """Whether recorded parameters hold; another provider does not know them."""
+        ours = record.provider == self.request.provider or not record.answerless
+        return ours and self.options.on_drift == "recorded"
+
+    def _recorded(self, record: ModelCallRecord) -> Request:
         with self.book.engine.reading() as session:
             sent = self.book.values(session, record, "sent").get("sent") or {}
         return Request(
@@ -221,31 +265,21 @@ class ModelInvocation:
     @property
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for the model's own methods."""
-        return {**self._kwargs, **self._changed(kwargs=True)}
+        return self._changes.arguments(self._kwargs)
 
     @property
     def stop(self) -> list[str] | None:
         """Stop sequences."""
-        recorded = (self.opened.parameters or {}).get("stop")
-        return self._stop if recorded is None else recorded
+        return self._changes.stop[0] if self._changes.stop else self._stop
 
     def model(self) -> BaseChatModel:
         """The model to call: with the interrupted call's parameters, where they are its fields."""
-        changed = self._changed(kwargs=False)
+        changed = self._changes.fields
         return self._model.model_copy(update=changed) if changed else self._model
 
-    def _changed(self, *, kwargs: bool) -> dict[str, Any]:
-        parameters = self.opened.parameters or {}
-        fields = type(self._model).model_fields
-        names = {"model": "model_name"} if "model_name" in fields else {}
-        found = {}
-        for name, value in parameters.items():
-            if name == "stop":
-                continue
-            own = names.get(name, name)
-            if (name in self._kwargs or own not in fields) is kwargs:
-                found[name if kwargs else own] = value
-        return found
+    @property
+    def _changes(self) -> Changes:
+        return changes(self._model, self._kwargs, self.opened.parameters or {})
 
     def end(self, answer: BaseMessage, *, streamed: bool) -> None:
         """Record the answer."""
@@ -256,6 +290,7 @@ class ModelInvocation:
     def fail(self, error: BaseException) -> None:
         """Record that there is none; one that was cut in the middle stays open, to go on."""
         if self.shown and modelcalls.is_transient(error):
+            self.book.interrupt(self.opened.record)
             return
         self.book.fail(self.opened.record, error)
 
@@ -293,22 +328,30 @@ def invocation(
     return ModelInvocation(place, options, model, messages, stop, kwargs)
 
 
+def _sent(
+    model: BaseChatModel,
+    messages: list[BaseMessage],
+    stop: list[str] | None,
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """What the provider is really sent, by its own names."""
+    payload = getattr(model, "_get_request_payload", None)
+    if payload is not None:
+        return dict(payload(messages, stop=stop, **kwargs))
+    sent = {**model._identifying_params, **kwargs}
+    sent |= {name: getattr(model, name) for name in SAMPLING if _is_set(model, name)}
+    return {**sent, "stop": stop} if stop else sent
+
+
 def _request(
     model: BaseChatModel,
     messages: list[BaseMessage],
     stop: list[str] | None,
     kwargs: dict[str, Any],
+    sent: Mapping[str, Any],
 ) -> Request:
-    """What the provider is really sent, by its own names."""
+    """What is asked, without secrets."""
     known: Mapping[str, Any] = model._get_ls_params(stop=stop, **kwargs)
-    payload = getattr(model, "_get_request_payload", None)
-    if payload is not None:
-        sent = dict(payload(messages, stop=stop, **kwargs))
-    else:
-        sent = {**model._identifying_params, **kwargs}
-        sent |= {name: getattr(model, name) for name in SAMPLING if _is_set(model, name)}
-        if stop:
-            sent["stop"] = stop
     name = str(sent.get("model") or known.get("ls_model_name") or "")
     return Request(
         messages=messages,
@@ -316,6 +359,11 @@ def _request(
         provider=str(known.get("ls_provider") or model._llm_type),
         model=name,
     )
+
+
+def _seeds(model: BaseChatModel) -> bool:
+    """Whether a model takes a seed."""
+    return "seed" in type(model).model_fields
 
 
 def _is_set(model: BaseChatModel, name: str) -> bool:
@@ -452,7 +500,7 @@ def journaled(
             answer = book.answer(spot, found.record)
             if answer is not None:
                 return answer  # type: ignore[no-any-return]
-        record = book.begin(spot, request)
+        record = book.patiently(spot.thread_id, lambda: book.begin(spot, request))
         try:
             given = function(prompt, **parameters)
         except BaseException as error:

@@ -55,13 +55,7 @@ def stream(
                 yield answering.kept()
                 break
             try:
-                model, arguments = answering.begin(strategy, kwargs)
-                if strategy is Strategy.NATIVE:
-                    source = native.fetch(model, answering.native)
-                else:
-                    inner = super(class_of(model), model)._stream
-                    source = inner(answering.messages, stop=call.stop, **arguments)
-                for chunk in source:
+                for chunk in answering.source(strategy, kwargs):
                     yield from answering.shown(chunk)
                 yield from answering.rest()
                 break
@@ -104,13 +98,7 @@ async def astream(
                 yield answering.kept()
                 break
             try:
-                model, arguments = answering.begin(strategy, kwargs)
-                if strategy is Strategy.NATIVE:
-                    source = native.afetch(model, answering.native)
-                else:
-                    inner = super(class_of(model), model)._astream
-                    source = inner(answering.messages, stop=call.stop, **arguments)
-                async for chunk in source:
+                async for chunk in answering.source(strategy, kwargs, asynchronous=True):
                     # Tens of microseconds: a hop to another thread would cost more than the commit.
                     for piece in answering.shown(chunk):
                         yield piece
@@ -188,6 +176,19 @@ class Answering:
             told = {**chunk.response_metadata, **REPLAYED}
             shown = chunk.model_copy(update={"response_metadata": told, "id": chunk.id or self._id})
             yield ChatGenerationChunk(message=shown)
+
+    def source(
+        self, strategy: Strategy, kwargs: dict[str, Any], *, asynchronous: bool = False
+    ) -> Any:
+        """The model's own chunks of an answer that goes on by a strategy."""
+        from langgraph_resilient.integrations.models import class_of
+
+        model, arguments = self.begin(strategy, kwargs)
+        if strategy is Strategy.NATIVE:
+            return (native.afetch if asynchronous else native.fetch)(model, self.native)
+        own = super(class_of(model), model)
+        begun = own._astream if asynchronous else own._stream
+        return begun(self.messages, stop=self._call.stop, **arguments)
 
     def begin(self, strategy: Strategy, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The model to call, and its arguments; `messages` is what to send."""
@@ -319,7 +320,7 @@ def saying(message: AIMessageChunk, text: str) -> AIMessageChunk:
 
 
 def whole_chunk(answer: BaseMessage) -> ChatGenerationChunk:
-    """A whole recorded answer as one chunk."""
+    """A whole recorded answer as one chunk, flagged."""
     fields = {k: v for k, v in answer.__dict__.items() if k in AIMessageChunk.model_fields}
     for name in ("type", "invalid_tool_calls", "tool_call_chunks"):
         fields.pop(name, None)
@@ -333,4 +334,4 @@ def whole_chunk(answer: BaseMessage) -> ChatGenerationChunk:
         for index, call in enumerate(fields.pop("tool_calls", None) or [])
     ]
     message = AIMessageChunk(**fields, tool_call_chunks=pieces, chunk_position="last")
-    return ChatGenerationChunk(message=message)
+    return ChatGenerationChunk(message=message, generation_info=dict(REPLAYED))
