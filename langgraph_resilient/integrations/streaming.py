@@ -186,7 +186,7 @@ class Answering:
         model, arguments = self.begin(strategy, kwargs)
         if strategy is Strategy.NATIVE:
             return (native.afetch if asynchronous else native.fetch)(model, self.native)
-        own = super(class_of(model), model)
+        own: Any = super(class_of(model), model)
         begun = own._astream if asynchronous else own._stream
         return begun(self.messages, stop=self._call.stop, **arguments)
 

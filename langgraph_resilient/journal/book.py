@@ -231,7 +231,6 @@ class JournalBook:
             return made
 
         made = self.engine.change(spot.thread_id, build)
-        self.engine.runs.use(spot.thread_id, number[0], record.task)
         if running:
             self._fly(number[0])
         return replace(made, call=number[0])
@@ -333,6 +332,8 @@ class JournalBook:
             call = number[0] = (newest[0] if newest and newest[0] is not None else first) + 1
             stored = sealer.seal(modelcalls.journal_place(call, *columns), frame)
             session.insert("journal_insert", call, *columns, stored)
+            # Before anybody can see the row: an equal call beside this one must not go on with it.
+            self.engine.runs.use(record.thread_id, call, record.task)
 
         return step
 
