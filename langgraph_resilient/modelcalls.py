@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
+from langgraph_resilient import calls
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.codec.seal import Sealer
@@ -121,6 +122,41 @@ def frames_of(session: Session, sealer: Sealer, thread: int, thread_id: str) -> 
     """The frames of all model calls of a thread."""
     for row in session.all("journal_in", *rows.call_bounds(thread)):
         yield opened_frame(sealer, row, thread_id)
+
+
+def store_model_call(
+    draft: Draft, record: ModelCallRecord, blocks: Sequence[tuple[int, bytes]] = ()
+) -> None:
+    """Put a copied call, and blocks of its stream, into a draft under the thread's next number."""
+    first, last = rows.call_bounds(draft.state.number)
+    frame = draft.frame(packed_model_call(record), "j")
+    sealer = draft.engine.sealer
+    columns = (record.state, record.request, record.parent, record.task, record.root)
+
+    def step(session: Session) -> None:
+        calls.same_epoch(session, draft)
+        newest = session.one("journal_last", first, last)
+        call = (newest[0] if newest and newest[0] is not None else first) + 1
+        stored = sealer.seal(journal_place(call, *columns), frame)
+        session.insert("journal_insert", call, *columns, stored)
+        for position, block in blocks:
+            sealed = sealer.seal(chunk_place(call, position), block)
+            session.run("chunk_insert", position, sealed, call)
+        draft.state.open_model_calls = True
+
+    draft.then(step)
+
+
+def opened_block(sealer: Sealer, row: Row) -> bytes:
+    """The frame of a block of a stream.
+
+    Raises:
+        DataCorrupt: its seal does not fit.
+    """
+    try:
+        return sealer.open(chunk_place(row[0], row[1]), row[2])
+    except (TypeError, AttributeError, OverflowError, struct.error) as error:
+        raise DataCorrupt(f"block {row[1]} of stream {row[0]} is damaged: {error}") from None
 
 
 # --- retiring ---------------------------------------------------------------------------------

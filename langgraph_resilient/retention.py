@@ -6,7 +6,7 @@ Everything here works on packed bytes; no object is restored. Each change is one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,8 @@ from langgraph_resilient.records import (
     CallName,
     CallRecord,
     CheckpointRow,
+    ModelCallRecord,
+    ModelCallState,
     NamespaceRow,
     ThreadRow,
 )
@@ -135,10 +137,12 @@ def copy_thread(engine: Engine, source: str, target: str) -> None:
             copied = _load(engine, session, thread)
             used = _used(engine, session, thread, copied)
             made = _calls(engine, session, thread)
-            used |= _used_by_calls(engine, session, thread, made)
+            asked = _model_calls(engine, session, thread)
+            used |= _used_by_calls(engine, session, thread, [*made, *(one for one, _ in asked)])
         draft.share(used)
-        _Copy(draft, thread).store(copied)
-        _Copy(draft, thread).store_calls(made, target)
+        copy = _Copy(draft, thread)
+        copy.store(copied)
+        copy.store_model_calls(asked, copy.store_calls(made, target))
 
     engine.change(target, build)
 
@@ -187,8 +191,28 @@ def _calls(engine: Engine, session: Session, thread: ThreadRow) -> list[CallReco
     return found
 
 
+def _model_calls(
+    engine: Engine, session: Session, thread: ThreadRow
+) -> list[tuple[ModelCallRecord, list[tuple[int, bytes]]]]:
+    """The model calls of a thread that are not retired, each with the blocks of its stream."""
+    restorer = Restorer(engine, session, thread.thread_id, thread.number, None)
+    found = []
+    for row in session.all("journal_open", *rows.call_bounds(thread.number)):
+        frame = modelcalls.opened_frame(engine.sealer, row, thread.thread_id)
+        record = modelcalls.model_call_from(restorer.content(frame), row, thread.thread_id)
+        blocks = [
+            (block[1], modelcalls.opened_block(engine.sealer, block))
+            for block in session.all("chunks_after", row[0], row[0], 0)
+        ]
+        found.append((record, blocks))
+    return found
+
+
 def _used_by_calls(
-    engine: Engine, session: Session, thread: ThreadRow, made: Sequence[CallRecord]
+    engine: Engine,
+    session: Session,
+    thread: ThreadRow,
+    made: Sequence[CallRecord | ModelCallRecord],
 ) -> set[int]:
     base = thread.number << BLOB_BITS
     found = {b for r in made for _, value in r.values for b in references_of(value, base)}
@@ -234,8 +258,12 @@ class _Copy:
                     self._draft, namespace, row.checkpoint, row.task, pack_writes(path, entries), {}
                 )
 
-    def store_calls(self, made: Sequence[CallRecord], target: str) -> None:
-        """Tool calls: the copy must not run again what its source has run."""
+    def store_calls(self, made: Sequence[CallRecord], target: str) -> dict[bytes, bytes]:
+        """Tool calls: the copy must not run again what its source has run.
+
+        Returns:
+            The keys in the copy by those in the source.
+        """
         names = _names_in_copy(made, target)
         for record in made:
             values = tuple((item, self._value(value)) for item, value in record.values)
@@ -247,6 +275,23 @@ class _Copy:
                 home=self._draft.state.number,
             )
             calls.store_call(self._draft, copied)
+        return {key: calls.key_of(name) for key, name in names.items()}
+
+    def store_model_calls(
+        self,
+        asked: Sequence[tuple[ModelCallRecord, list[tuple[int, bytes]]]],
+        keys: Mapping[bytes, bytes],
+    ) -> None:
+        """Model calls that are not retired: the copy must not pay again for them."""
+        for record, blocks in asked:
+            running = record.state is ModelCallState.STARTED
+            copied = replace(
+                record,
+                state=ModelCallState.INTERRUPTED if running else record.state,
+                parent=keys.get(record.parent, record.parent),
+                values=tuple((item, self._value(value)) for item, value in record.values),
+            )
+            modelcalls.store_model_call(self._draft, copied, blocks)
 
     def _moved(self, tree: list[Any]) -> list[Any]:
         if tree[0] & envelope.WALKED:
@@ -326,6 +371,7 @@ def reduce_thread(engine: Engine, reading: Reading, thread_id: str, keep: Keep) 
         thread = rows.find_thread(session, engine.sealer, thread_id)
         if thread is None:
             return engine.epoch
+        session.run("chunks_of_retired_delete", *rows.call_bounds(thread.number))
         restorer = reading.restorer(engine, session, thread)
         left = dropped = 0
         for row in session.all("namespaces", thread.number):

@@ -13,7 +13,7 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.maintenance.reports import Stats, ThreadInfo
 from langgraph_resilient.maintenance.scanning import contents, snapshot
-from langgraph_resilient.records import CallState, ThreadRow
+from langgraph_resilient.records import CallState, ModelCallState, ThreadRow
 from langgraph_resilient.restoring import Restorer
 from langgraph_resilient.store import migrate, rows
 from langgraph_resilient.store.sqlite import Session
@@ -48,8 +48,13 @@ def _own_threads(
     spaces = {row[0]: row[1:] for row in session.all("sum_namespaces")}
     sums = {
         name: {row[0]: row[1:] for row in session.all(name)}
-        for name in ("sum_writes", "sum_blobs", "sum_templates", "sum_calls")
+        for name in ("sum_writes", "sum_blobs", "sum_templates", "sum_calls", "sum_chunks")
     }
+    asked: dict[int, list[int]] = {}
+    for number, _, count, taken in session.all("sum_journal"):
+        sums_of = asked.setdefault(number, [0, 0])
+        sums_of[0] += count
+        sums_of[1] += taken
     found = []
     for number, thread_id, *_ in session.all("threads_all"):
         namespaces, checkpoints, size, first, last = spaces.get(number, (0, 0, 0, None, None))
@@ -65,6 +70,8 @@ def _own_threads(
                 bytes=size
                 + written[1]
                 + sums["sum_calls"].get(number, (0, 0))[1]
+                + asked.get(number, (0, 0))[1]
+                + sums["sum_chunks"].get(number, (0, 0))[1]
                 + sums["sum_blobs"].get(number, (0, 0))[1]
                 + sums["sum_templates"].get(number, (0, 0))[1],
                 first_ts=_time(engine, session, thread, first),
@@ -72,6 +79,7 @@ def _own_threads(
                 source="resilient",
                 calls=sum(states.values()),
                 unknown_calls=states["unknown"],
+                model_calls=asked.get(number, (0, 0))[0],
             )
         )
     return found
@@ -185,6 +193,9 @@ def stats(saver: ResilientSaver) -> Stats:
             write_bytes=sum(row[2] for row in session.all("sum_writes")),
             calls=_calls(saver, session),
             call_bytes=sum(row[2] for row in session.all("sum_calls")),
+            model_calls=_model_calls(session),
+            model_call_bytes=sum(row[3] for row in session.all("sum_journal")),
+            stream_bytes=sum(row[2] for row in session.all("sum_chunks")),
             page_size=page_size,
             free_bytes=page_size * free,
             old_threads=len(old),
@@ -197,6 +208,14 @@ def _calls(saver: ResilientSaver, session: Session) -> dict[str, int]:
     """Tool calls by state, every state named."""
     every = sum(saver.ledger.book.counts(session).values(), Counter())
     return {state.name.lower(): every[state.name.lower()] for state in CallState}
+
+
+def _model_calls(session: Session) -> dict[str, int]:
+    """Model calls by state, every state named."""
+    every: Counter[int] = Counter()
+    for _, state, count, _ in session.all("sum_journal"):
+        every[state] += count
+    return {state.name.lower(): every[state] for state in ModelCallState}
 
 
 def _size(engine: Engine, suffix: str) -> int:

@@ -12,6 +12,7 @@ from langgraph_resilient.codec.seal import CipherSealer
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError
 from langgraph_resilient.maintenance.reports import OnProgress, Progress
+from langgraph_resilient.modelcalls import chunk_place, journal_place
 from langgraph_resilient.records import NamespaceRow, ThreadRow
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Session
@@ -110,6 +111,7 @@ class _Rekey:
                 lambda sealed, b=blob, a=at: self._blob(session, b, a, sealed),  # type: ignore[misc]
             )
         self.calls(session)
+        self._model_calls(session)
         return self._engine.tick(session)
 
     def calls(self, session: Session) -> None:
@@ -127,6 +129,21 @@ class _Rekey:
                 lease_place(number, *lease[:2]),
                 lease[2],
                 lambda sealed: session.run("lease_seal", sealed, number),
+            )
+
+    def _model_calls(self, session: Session) -> None:
+        bounds = rows.call_bounds(self._thread.number)
+        for call, *columns, stored in session.all("journal_in", *bounds):
+            self._again(
+                journal_place(call, *columns),
+                stored,
+                lambda sealed, c=call: session.run("journal_seal", sealed, c),  # type: ignore[misc]
+            )
+        for call, first, stored in session.all("chunks_in", *bounds):
+            self._again(
+                chunk_place(call, first),
+                stored,
+                lambda sealed, c=call, f=first: session.run("chunk_seal", sealed, c, f),  # type: ignore[misc]
             )
 
     def _again(self, place: bytes, stored: bytes, store: Callable[[bytes], object]) -> None:

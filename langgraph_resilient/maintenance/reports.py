@@ -39,6 +39,7 @@ class ThreadInfo:
         source: ``"resilient"``, or ``"sqlite"`` for one that is only in ``SqliteSaver``'s tables.
         calls: tool calls that the ledger has of it.
         unknown_calls: those of them whose outcome nobody knows, or can read.
+        model_calls: model calls that the journal has of it.
     """
 
     thread_id: str
@@ -51,6 +52,7 @@ class ThreadInfo:
     source: str
     calls: int = 0
     unknown_calls: int = 0
+    model_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,10 @@ class Stats:
         calls: tool calls by their state (``started``, ``unknown``, ``suspended``, ``failed``,
             ``succeeded``); one whose process died counts as unknown.
         call_bytes: what they take, without their contents.
+        model_calls: model calls by their state (``started``, ``ended``, ``interrupted``,
+            ``retired``, ``failed``, ``discarded``).
+        model_call_bytes: what they take, without their contents.
+        stream_bytes: what streams have shown whose answers' checkpoints are not durable yet.
         free_bytes: inside the file, free for new rows; ``VACUUM`` gives them back.
         old_threads: threads that are only in ``SqliteSaver``'s tables.
         mode: how rows are sealed: ``checksum``, ``keyed`` or ``cipher``.
@@ -94,6 +100,9 @@ class Stats:
     write_bytes: int
     calls: dict[str, int]
     call_bytes: int
+    model_calls: dict[str, int]
+    model_call_bytes: int
+    stream_bytes: int
     page_size: int
     free_bytes: int
     old_threads: int
@@ -107,8 +116,8 @@ class Finding:
 
     Attributes:
         kind: where it is: ``file``, ``schema``, ``clock``, ``rollback``, ``thread``,
-            ``namespace``, ``checkpoint``, ``writes``, ``call``, ``lease``, ``blob``,
-            ``template``, ``share``, ``orphan``.
+            ``namespace``, ``checkpoint``, ``writes``, ``call``, ``lease``, ``journal``,
+            ``stream``, ``blob``, ``template``, ``share``, ``orphan``.
         message: what is wrong, for a person.
         thread_id: the thread that is hit, where known.
         checkpoint_id: the checkpoint that is hit, where known.

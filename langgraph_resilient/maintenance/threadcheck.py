@@ -15,6 +15,7 @@ from langgraph_resilient.codec.keys import unpack_name
 from langgraph_resilient.codec.packed import REF, REFS, references_of, unpack_tree
 from langgraph_resilient.errors import DatabaseCorrupt, DataCorrupt, StorageError
 from langgraph_resilient.maintenance.callcheck import CallCheck
+from langgraph_resilient.maintenance.journalcheck import JournalCheck
 from langgraph_resilient.maintenance.restorecheck import RestoreCheck
 from langgraph_resilient.maintenance.scanning import Content, contents, page
 from langgraph_resilient.records import BLOB_BITS, NamespaceRow
@@ -49,7 +50,7 @@ class ThreadCheck:
         self._own: set[int] = set()
         self._damaged: set[int] = set()
         self._named: set[int] = set()
-        """What checkpoints, writes and tool calls name directly."""
+        """What checkpoints, writes, tool calls and model calls name directly."""
         self._inner: dict[int, list[int]] = {}
         """What contents name."""
         self._done: set[int] = set()
@@ -73,6 +74,7 @@ class ThreadCheck:
         for ns in spaces:
             self._namespace(ns)
         self._calls()
+        JournalCheck(check, number, self._thread_id, self._value).run(self._fresh)
         check.look("share", self._shared, **where)
         self._count_unreachable()
         check.count("threads")

@@ -213,7 +213,8 @@ class Check:
             self._progress(Progress(self._total, self._total, "done"))
 
     def _plan(self, session: Session) -> None:
-        called = sum(row[1] for row in session.all("sum_calls"))
+        called = sum(row[1] for name in ("sum_calls", "sum_chunks") for row in session.all(name))
+        called += sum(row[2] for row in session.all("sum_journal"))
         self._total = sum(session.all("table_counts")[0]) + called
         if not self.second_look:
             try:
@@ -278,6 +279,8 @@ class Check:
             ("orphan_shares", "thread {} is missing and uses {} contents of other threads"),
             ("orphan_calls", "thread {} is missing and has {} tool calls"),
             ("orphan_leases", "thread {} is missing and has an owner"),
+            ("orphan_journal", "thread {} is missing and has {} model calls"),
+            ("orphan_chunks", "model call {} is missing and has {} blocks of a stream"),
         ):
             try:
                 for row in session.all(name):

@@ -20,7 +20,7 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.journal import JournalBook
 from langgraph_resilient.ledger import Reading
-from langgraph_resilient.records import ModelCallRecord
+from langgraph_resilient.records import ModelCallRecord, ModelCallState
 from langgraph_resilient.restoring import unpacked
 from langgraph_resilient.store.quick import Statement
 from langgraph_resilient.store.sqlite import Session
@@ -95,21 +95,20 @@ class StreamBuffer:
     def _append(self, item: list[Any]) -> None:
         if self._reading.serde is not None and item[0] == TEXT:
             item = [CHUNK, self._opaque(item[1])]
-        self._open.append(item)
-        first = self._position
+        first, alone = self._position, [*self._open, item]
         statements: list[Statement] = [
-            ("chunk_insert", (self._call, first, self._sealed(first, [item])))
+            ("chunk_insert", (first, self._sealed(first, [item]), self._call))
         ]
-        if len(self._open) >= _FOLD:
-            start = first - len(self._open) + 1
-            block = self._sealed(start, self._open, fold=True)
+        if len(alone) >= _FOLD:
+            start = first - len(alone) + 1
+            block = self._sealed(start, alone, fold=True)
             statements = [
                 ("chunks_fold", (self._call, start, first)),
-                ("chunk_insert", (self._call, start, block)),
+                ("chunk_insert", (start, block, self._call)),
             ]
-            self._open = []
+            alone = []
         self._engine.quick.write(statements)
-        self._position += 1
+        self._open, self._position = alone, first + 1
 
     def _sealed(self, first: int, items: list[Any], *, fold: bool = False) -> bytes:
         raw = pack([items])
@@ -156,11 +155,17 @@ def stored(
     """The stored items of a call from a position on: position, (kind, text or chunk).
 
     Raises:
-        DataCorrupt: a block is damaged.
+        DataCorrupt: a block is damaged or missing.
     """
+    # What came late for a call that is not open any more begins anywhere.
+    expected = after if record.state < ModelCallState.RETIRED else None
     for row in session.all("chunks_after", record.call, record.call, after):
         first = row[1]
-        for offset, item in enumerate(_items(book, row)):
+        if expected is not None and first > expected:
+            raise DataCorrupt(f"stream {record.call}: what came before {first} is missing")
+        items = _items(book, row)
+        expected = first + len(items)
+        for offset, item in enumerate(items):
             if first + offset >= after:
                 yield first + offset, _restored(book, session, record, item)
 
@@ -168,10 +173,10 @@ def stored(
 def _items(book: JournalBook, row: tuple[Any, ...]) -> list[Any]:
     engine = book.engine
     try:
-        frame = engine.sealer.open(modelcalls.chunk_place(row[0], row[1]), row[2])
+        frame = modelcalls.opened_block(engine.sealer, row)
         items: list[Any] = unpacked(engine.frames.decode(frame))[0]
         return items
-    except (TypeError, IndexError, AttributeError, OverflowError) as error:
+    except (TypeError, IndexError) as error:
         raise DataCorrupt(f"block {row[1]} of stream {row[0]} is damaged: {error}") from None
 
 

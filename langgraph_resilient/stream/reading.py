@@ -89,6 +89,9 @@ class StreamReader:
                 text=str(value.text) if whole else value if kind == TEXT else value or "",
                 chunk=value if whole else None,
             )
+        if record.state in (ModelCallState.FAILED, ModelCallState.DISCARDED) and self._after > base:
+            # Whoever saw a part of it is told that there will be no more; others are told nothing.
+            yield StreamChunk(offset=end, kind="reset", message_id=record.message_id)
         if record.state in (ModelCallState.ENDED, ModelCallState.RETIRED):
             answer = self._book.values(session, record, "answer").get("answer")
             if isinstance(answer, BaseMessage) and "streamed" in record.flags:
