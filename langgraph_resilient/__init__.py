@@ -58,6 +58,7 @@ from langgraph_resilient.ledger import (
     effect,
 )
 from langgraph_resilient.options import Options
+from langgraph_resilient.policy import AfterTools, EveryRounds, EveryStep, Snapshot
 from langgraph_resilient.saver import ResilientSaver
 from langgraph_resilient.stream import Strategy, StreamChunk, register_strategies
 
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from langgraph_resilient.integrations.middleware import ResilienceMiddleware
 
 __all__ = [
+    "AfterTools",
     "BlobCorrupt",
     "BusinessKeyReused",
     "CallNotFound",
@@ -82,6 +84,8 @@ __all__ = [
     "DecryptionFailed",
     "Done",
     "Entry",
+    "EveryRounds",
+    "EveryStep",
     "IdempotencyKey",
     "JournalError",
     "LedgerError",
@@ -100,6 +104,7 @@ __all__ = [
     "RunDiverged",
     "SaverClosed",
     "SchemaTooNew",
+    "Snapshot",
     "StorageError",
     "Strategy",
     "StreamChunk",

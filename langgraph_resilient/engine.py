@@ -94,6 +94,8 @@ class Engine:
         self.scope = b""
         """What tells this database from all others."""
         self.runs = Runs()
+        self.keep: Callable[[str, str], None] | None = getattr(self, "keep", None)
+        """Stores a checkpoint that a snapshot policy holds back: thread, checkpoint id."""
         self.quick = QuickWriter(self.db)
         self.ready = False
         self._states: OrderedDict[str, ThreadState] = OrderedDict()

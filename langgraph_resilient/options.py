@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,6 +63,9 @@ class Options:
     barrier_wait: float = 30.0
     """How long an external tool call waits for the checkpoint that asked for it to be stored,
     before `NotDurable`."""
+
+    policy: Callable[[Any], bool] | None = None
+    """Which checkpoints are stored (see `langgraph_resilient.policy`); None stores all."""
 
     cipher: Cipher | None = None
     """Encrypts every stored value (AES-GCM); plaintext rows are refused."""

@@ -40,19 +40,17 @@ from typing_extensions import Self
 from langgraph_resilient import configs, history, listing, recording, retention
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError, UnknownOutcome
-from langgraph_resilient.journal import Journal, JournalBook
-from langgraph_resilient.ledger import Book, Ledger
-from langgraph_resilient.ledger import Reading as LedgerReading
+from langgraph_resilient.holding import Checkpointed, Held, Holder, Writes
 from langgraph_resilient.options import Options
 from langgraph_resilient.records import Snapshot
 from langgraph_resilient.serde import ResilientSerde
 from langgraph_resilient.store.target import Target
-from langgraph_resilient.stream import Emitter, StreamChunk, StreamReader
+from langgraph_resilient.views import Views
 
 T = TypeVar("T")
 
 
-class ResilientSaver(BaseCheckpointSaver[Any]):
+class ResilientSaver(Views, BaseCheckpointSaver[Any]):
     """A drop-in for ``SqliteSaver`` and ``AsyncSqliteSaver``: compressed and crash-safe.
 
     One saver serves ``invoke`` and ``ainvoke``, any thread and any event loop. Values are stored
@@ -92,8 +90,11 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
 
     def _start(self, engine: Engine, serde: SerializerProtocol | None) -> None:
         self._engine = engine
-        self._ledger: tuple[ResilientSaver, Ledger] | None = None
-        self._journal: tuple[ResilientSaver, Journal] | None = None
+        self._ledger = self._journal = None
+        self._holder: Holder | None = None
+        if engine.options.policy is not None:
+            self._holder = Holder(engine.options.policy, self._store, self._store_writes)
+            engine.keep = self._holder.keep
         native = ResilientSerde(engine.policy)
         super().__init__(serde=native if serde is None else serde)
 
@@ -143,7 +144,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._hop(self._engine.db.close)
+        await self._hop(self._finish)
         self.close()
 
     def close(self) -> None:
@@ -151,7 +152,13 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
 
         A connection that you gave stays open: it is yours.
         """
+        self._finish()
         self._engine.close()
+
+    def _finish(self) -> None:
+        if not self._engine.db.closed:
+            self._keep()
+        self._engine.db.close()
 
     async def aclose(self) -> None:
         """`close`, for coroutines."""
@@ -227,56 +234,6 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             return f"{number:032}.{random.random():016}"
         return current + 1
 
-    # --- ledger -------------------------------------------------------------------------------
-
-    @property
-    def ledger(self) -> Ledger:
-        """The tool calls of this database: what was called, what is unknown, and decisions."""
-        found = self._ledger
-        if found is None or found[0] is not self:  # a copy of a saver has its own serializer
-            found = self._ledger = (self, Ledger(Book(self._engine, self._ledger_reading)))
-        return found[1]
-
-    @property
-    def journal(self) -> Journal:
-        """The model calls of this database: what was sent, what came back."""
-        found = self._journal
-        if found is None or found[0] is not self:
-            found = (self, Journal(JournalBook(self.ledger.book, self._ledger_reading)))
-            self._journal = found
-        return found[1]
-
-    def stream(
-        self, thread_id: str, *, after: int = 0, follow: float | None = None
-    ) -> Iterator[StreamChunk]:
-        """What is stored of a thread's streaming answers, for a client that comes back.
-
-        Works before a run is resumed, and while it goes on in another process.
-
-        Args:
-            thread_id: the thread.
-            after: offset of the last piece that the client has seen.
-            follow: wait for more; end after so many seconds without a piece. None: what is there.
-        """
-        return StreamReader(self.journal.book, str(thread_id), after).follow(follow)
-
-    def astream(
-        self, thread_id: str, *, after: int = 0, follow: float | None = None
-    ) -> AsyncIterator[StreamChunk]:
-        """`stream`, for coroutines."""
-        return StreamReader(self.journal.book, str(thread_id), after).afollow(follow)
-
-    def emitter(self, thread_id: str) -> Emitter:
-        """Stores tokens of a node that streams by itself, each before it is shown.
-
-        What is stored can be read back with `stream` until the node's outcome is durable.
-        """
-        return Emitter(self.journal.book, str(thread_id))
-
-    def _ledger_reading(self) -> LedgerReading:
-        reader = self._reader()
-        return LedgerReading(reader.serde, reader.policy)
-
     # --- reading ------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -291,6 +248,11 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         spot = configs.spot(config)
         if configs.begins_run(config):
             self._engine.runs.begin(spot.thread_id)
+        held = self._holder and self._holder.find(
+            spot.thread_id, spot.checkpoint_ns, spot.checkpoint_id
+        )
+        if held:
+            return _held_tuple(self.serde, held, config if spot.checkpoint_id else None)
         found = listing.get(self._engine, self._reader(), spot)
         if found is None:
             return None
@@ -318,6 +280,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             before: only checkpoints written before this one.
             limit: how many at most.
         """
+        self._keep()
         pages = listing.pages(
             self._engine, self._reader(), configs.query(config, filter, before, limit)
         )
@@ -352,19 +315,17 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             StorageError: the database could not store it.
         """
         spot = configs.spot(config)
-        described = configs.metadata(config, metadata)
-        listing.adopt(self._engine, spot.thread_id)
-        self._engine.change(
-            spot.thread_id,
-            lambda draft: recording.put(
-                draft,
-                spot.checkpoint_ns,
-                checkpoint,
-                described,
-                spot.checkpoint_id,
-                self._user_serde(),
-            ),
+        given = Checkpointed(
+            thread_id=spot.thread_id,
+            checkpoint_ns=spot.checkpoint_ns,
+            checkpoint=checkpoint,
+            metadata=configs.metadata(config, metadata),
+            parent=spot.checkpoint_id,
         )
+        if self._holder is None:
+            self._store(given)
+        else:
+            self._holder.put(given)
         return {
             "configurable": {
                 "thread_id": config["configurable"]["thread_id"],
@@ -372,6 +333,20 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
                 "checkpoint_id": checkpoint["id"],
             }
         }
+
+    def _store(self, given: Checkpointed) -> None:
+        listing.adopt(self._engine, given.thread_id)
+        self._engine.change(
+            given.thread_id,
+            lambda draft: recording.put(
+                draft,
+                given.checkpoint_ns,
+                given.checkpoint,
+                given.metadata,
+                given.parent,
+                self._user_serde(),
+            ),
+        )
 
     def put_writes(
         self,
@@ -391,19 +366,24 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             raise ConfigurationError("put_writes needs a checkpoint_id in config['configurable']")
         if not writes:
             return
-        listing.adopt(self._engine, spot.thread_id)
+        given = (writes, str(task_id), task_path)
+        place = (spot.thread_id, spot.checkpoint_ns, spot.checkpoint_id)
+        if self._holder is None or not self._holder.put_writes(*place, given):
+            self._store_writes(*place, given)
+
+    def _store_writes(self, thread_id: str, checkpoint_ns: str, id: str, given: Writes) -> None:
+        listing.adopt(self._engine, thread_id)
         self._engine.change(
-            spot.thread_id,
+            thread_id,
             lambda draft: recording.put_writes(
-                draft,
-                spot.checkpoint_ns,
-                spot.checkpoint_id or "",
-                writes,
-                str(task_id),
-                task_path,
-                self._user_serde(),
+                draft, checkpoint_ns, id, *given, self._user_serde()
             ),
         )
+
+    def _keep(self, thread_id: str | None = None) -> None:
+        """Store what a policy holds back, so that all of a thread can be worked on."""
+        if self._holder is not None:
+            self._holder.keep(thread_id)
 
     # --- retention ----------------------------------------------------------------------------
 
@@ -418,6 +398,8 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
             UnknownOutcome: it is, and deleting would lose the only trace of that call.
         """
         self._check_known([str(thread_id)], force)
+        if self._holder is not None:
+            self._holder.forget(str(thread_id))
         retention.delete_thread(self._engine, str(thread_id))
 
     def _check_known(self, thread_ids: Sequence[str], force: bool) -> None:
@@ -436,6 +418,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
 
         Safe for delta channels: what kept checkpoints are rebuilt from is kept with them.
         """
+        self._keep()
         retention.delete_for_runs(self._engine, self._reader(), [str(item) for item in run_ids])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -444,6 +427,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         Raises:
             ConfigurationError: the target thread already has checkpoints.
         """
+        self._keep(str(source_thread_id))
         retention.copy_thread(self._engine, str(source_thread_id), str(target_thread_id))
 
     def prune(
@@ -467,6 +451,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         """
         if strategy == "delete":
             self._check_known([str(item) for item in thread_ids], force)
+        self._keep()
         retention.prune(self._engine, self._reader(), [str(item) for item in thread_ids], strategy)
 
     # --- coroutines: one hop each ---------------------------------------------------------------
@@ -487,6 +472,7 @@ class ResilientSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """`list`, for coroutines; one hop a page."""
+        await self._hop(self._keep)
         pages = listing.pages(
             self._engine, self._reader(), configs.query(config, filter, before, limit)
         )
@@ -569,4 +555,33 @@ def _tuple(found: Snapshot, config: RunnableConfig | None = None) -> CheckpointT
         metadata=found.metadata,  # type: ignore[arg-type]
         parent_config=named(found.parent_id) if found.parent_id else None,
         pending_writes=[(w.task_id, w.channel, w.value) for w in found.writes],
+    )
+
+
+def _held_tuple(
+    serde: SerializerProtocol, held: Held, config: RunnableConfig | None
+) -> CheckpointTuple:
+    """A checkpoint that a policy holds back; the caller's own copy."""
+    given = held.given
+    writes = sorted(held.writes, key=lambda one: (one[2], one[1]))
+    pending = [(task_id, channel, value) for ws, task_id, _ in writes for channel, value in ws]
+    checkpoint, metadata, pending = serde.loads_typed(
+        serde.dumps_typed([given.checkpoint, given.metadata, [list(one) for one in pending]])
+    )
+
+    def named(checkpoint_id: str) -> RunnableConfig:
+        return {
+            "configurable": {
+                "thread_id": given.thread_id,
+                "checkpoint_ns": given.checkpoint_ns,
+                "checkpoint_id": checkpoint_id,
+            }
+        }
+
+    return CheckpointTuple(
+        config=config or named(checkpoint["id"]),
+        checkpoint=checkpoint,
+        metadata=metadata,
+        parent_config=named(given.parent) if given.parent else None,
+        pending_writes=[tuple(one) for one in pending],
     )

@@ -132,6 +132,8 @@ class Book(Lookup):
             LostOwnership: its thread was deleted.
         """
         key = calls.key_of(call.name)
+        if call.asked is not None and call.effect is Effect.EXTERNAL and self.engine.keep:
+            self.engine.keep(call.name.thread_id, call.asked.checkpoint_id)
         quick = None if cleared else self._begin_quickly(call, key)
         if quick is not None:
             return quick

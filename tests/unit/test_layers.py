@@ -15,7 +15,7 @@ LAYERS = [
     {"codec", "store", "_aio", "anchor"},
     {"engine", "draft", "recording", "restoring", "calls", "modelcalls", "runs"},
     {"maintenance", "legacy", "configs", "history", "listing", "retention", "serde"},
-    {"saver", "ledger", "journal", "stream", "policy", "guard"},
+    {"saver", "views", "holding", "ledger", "journal", "stream", "policy", "guard"},
     {"cli", "demo", "integrations", "testing", "__main__"},
 ]
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
