@@ -100,7 +100,7 @@ def far_owner() -> Owner:
 
 def book_of(saver: ResilientSaver, owner: Owner, **more: Any) -> Book:
     """The ledger's rows as another process would write them."""
-    return Book(saver._engine, saver._ledger_reading, owner=lambda: owner, **more)
+    return Book(saver._engine, saver._reading_now, owner=lambda: owner, **more)
 
 
 def begin(book: Book, invocation: Invocation) -> CallRecord:
