@@ -17,6 +17,7 @@ from langgraph_resilient.cli.checkpoints import (
     message_infos,
 )
 from langgraph_resilient.cli.demo import demo
+from langgraph_resilient.cli.journal import journal
 from langgraph_resilient.cli.ledger import ledger
 from langgraph_resilient.cli.options import Json, Threads, on_database, program
 from langgraph_resilient.cli.output import (
@@ -52,6 +53,7 @@ app = typer.Typer(
 app.callback()(program)
 app.command()(demo)
 app.add_typer(ledger, name="ledger")
+app.add_typer(journal, name="journal")
 
 
 @app.command()

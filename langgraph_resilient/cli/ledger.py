@@ -15,6 +15,7 @@ from langgraph_resilient.cli.options import Json, on_database
 from langgraph_resilient.cli.output import (
     ExitCode,
     fail,
+    jsonable,
     note,
     print_json,
     print_lines,
@@ -215,17 +216,7 @@ def _without_content(entry: Entry) -> dict[str, Any]:
 
 def _readable(entry: Entry) -> Entry:
     """An entry whose arguments and result are what JSON can say of them."""
-    return replace(entry, arguments=_jsonable(entry.arguments), result=_jsonable(entry.result))
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, BaseMessage):
-        return value.model_dump()
-    if isinstance(value, dict):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
-    return value
+    return replace(entry, arguments=jsonable(entry.arguments), result=jsonable(entry.result))
 
 
 def _text(value: Any) -> str:
@@ -234,4 +225,4 @@ def _text(value: Any) -> str:
         value = value.content
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(_jsonable(value), default=repr)
+    return value if isinstance(value, str) else json.dumps(jsonable(value), default=repr)

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Any
 
 import typer
+from langchain_core.messages import BaseMessage
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
@@ -87,6 +88,17 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    return value
+
+
+def jsonable(value: Any) -> Any:
+    """What JSON can say of a value; messages as dictionaries."""
+    if isinstance(value, BaseMessage):
+        return value.model_dump()
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
     return value
 
 

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 
 from langgraph_resilient.errors import CallNotFound
 from langgraph_resilient.journal.book import JournalBook
-from langgraph_resilient.records import ModelCallRecord
+from langgraph_resilient.records import CALL_BITS, ModelCallRecord
 from langgraph_resilient.store.sqlite import Session
 
 
@@ -66,6 +66,20 @@ class ModelCall:
     flags: tuple[str, ...]
 
     @property
+    def ordinal(self) -> int:
+        """Which call of its thread it is, from 1."""
+        return self.number & ((1 << CALL_BITS) - 1)
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What was sent besides tools and parameters: tool choice, response format."""
+        return {
+            name: value
+            for name, value in self.sent.items()
+            if name not in self.parameters and name not in ("tools", "functions")
+        }
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """What was sent besides tools and formats: temperature, seed, and so on."""
         from langgraph_resilient.journal.request import Request
@@ -96,13 +110,13 @@ class Journal:
         return self.entries(thread_id)
 
     def get(self, thread_id: str, number: int) -> ModelCall:
-        """One call of a thread.
+        """One call of a thread, by its number or by which one of its thread it is.
 
         Raises:
             CallNotFound: there is none with this number.
         """
         for entry in self.entries(thread_id):
-            if entry.number == number:
+            if number in (entry.number, entry.ordinal):
                 return entry
         raise CallNotFound(
             f"thread {thread_id!r} has no model call {number}; "
