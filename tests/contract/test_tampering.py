@@ -22,7 +22,8 @@ from agmi.attacks.at_rest import ALL_AT_REST_ATTACKS, SnapshotRollbackAttack
 from agmi.attacks.base import Attack
 from building import Thread, config, facts
 from conftest import KEY, make_cipher
-from langchain_core.messages import HumanMessage
+from journaling import answered, streaming
+from langchain_core.messages import AIMessageChunk, HumanMessage
 
 from langgraph_resilient import ResilientSaver
 from langgraph_resilient.errors import DataCorrupt, ResilientError, StorageError, TamperDetected
@@ -253,6 +254,7 @@ def test_the_anchor_accepts_what_really_is_the_newest(tmp_path: Path, guard: str
 # --- every row, every column ----------------------------------------------------------------
 
 NAMES = ("a", "b")
+CALL: Any = {"name": "pay", "args": "{}", "id": "c", "index": 0}
 
 
 def build(path: str, options: dict[str, Any]) -> None:
@@ -264,6 +266,9 @@ def build(path: str, options: dict[str, Any]) -> None:
                 changed = {"m": list(messages), "n": n, "text": f"{name} {n} " * 300}
                 where = thread.put(changed, metadata={"run_id": f"r{n}"})
                 saver.put_writes(where, [("n", n), ("m", [messages[-1]])], f"task{n}", "~")
+            answered(saver, f"{name} asks " * 90, name, where={"root": "2"})
+            chunk = AIMessageChunk("", tool_call_chunks=[CALL])
+            streaming(saver, [*(f"w{n} " for n in range(65)), "x ", chunk], f"{name} streams", name)
         Thread(saver, "gone").put({"x": 1})
         saver.delete_thread("gone")
 
@@ -274,6 +279,15 @@ def read(path: str, options: dict[str, Any]) -> dict[str, list[dict]]:
         for name in NAMES:
             head = saver.get_tuple(config(name))
             assert (facts(head) if head else None) == (seen[name][0] if seen[name] else None)
+        for name in NAMES:
+            seen[f"calls of {name}"] = [
+                {"call": call.number, "state": call.state, "sent": call.sent, "said": call.answer}
+                for call in saver.journal(name)
+            ]
+            seen[f"stream of {name}"] = [
+                {"at": piece.offset, "text": piece.text, "chunk": piece.chunk}
+                for piece in saver.stream(name)
+            ]
         return seen
 
 
@@ -331,8 +345,10 @@ def apply_edit(source: Path, target: Path, text: str, values: tuple) -> bool:
         conn.close()
 
 
-MAY_BE_MISSED = {"resilient_threads", "resilient_namespaces", "resilient_writes"}
-"""Nothing counts these rows: a thread, or a task's pending writes, can be taken away whole."""
+JOURNAL = {"resilient_journal", "resilient_chunks"}
+MAY_BE_MISSED = {"resilient_threads", "resilient_namespaces", "resilient_writes", *JOURNAL}
+"""Nothing counts these rows: a thread, a task's pending writes, a model call with its stream, or
+the end of a stream can be taken away whole."""
 
 
 def judged(found: dict[str, list[dict]], truth: dict[str, list[dict]], table: str) -> str:
@@ -342,7 +358,13 @@ def judged(found: dict[str, list[dict]], truth: dict[str, list[dict]], table: st
     if table not in MAY_BE_MISSED:
         return "believed"
     for name, items in found.items():
+        if " of " in name:
+            if [item for item in items if item not in truth[name]]:
+                return "believed"
+            continue
         if items and [without_writes(i) for i in items] != [without_writes(i) for i in truth[name]]:
+            return "believed"
+        if table in JOURNAL and items != truth[name]:
             return "believed"
         for item, whole in zip(items, truth[name], strict=False):
             if [write for write in item["writes"] if write not in whole["writes"]]:
