@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from langgraph_resilient.errors import StorageError
 from langgraph_resilient.store import queries
 from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
 from langgraph_resilient.store.sqlite import SqliteDatabase
@@ -26,6 +27,11 @@ class _Waiting:
         self.statements = statements
         self.done = False
         self.error: Exception | None = None
+
+
+def _fail(batch: Sequence[_Waiting], failure: Exception) -> None:
+    for waiting in batch:
+        waiting.error = failure
 
 
 class QuickWriter:
@@ -74,11 +80,14 @@ class QuickWriter:
             try:
                 self._run(batch)
             except DRIVER_ERRORS as error:
-                failure = translated(error, self._db.where)
+                _fail(batch, translated(error, self._db.where))
+            except BaseException:
+                # The others did nothing wrong, but what they queued was not stored either.
+                _fail(batch, StorageError(f"{self._db.where}: a commit was interrupted; try again"))
+                raise
+            finally:
                 for waiting in batch:
-                    waiting.error = failure
-        for waiting in batch:
-            waiting.done = True
+                    waiting.done = True
 
     def _run(self, batch: list[_Waiting]) -> None:
         connection = self._opened()
@@ -90,12 +99,12 @@ class QuickWriter:
             for waiting in batch:
                 for name, parameters in waiting.statements:
                     execute(self._sql[name], parameters)
-        except BaseException:
             if own:
+                execute("COMMIT")
+        except BaseException:
+            if own and connection.in_transaction:
                 connection.rollback()
             raise
-        if own:
-            execute("COMMIT")
 
     def _opened(self) -> sqlite3.Connection:
         if self._db.single:

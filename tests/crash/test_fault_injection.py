@@ -25,11 +25,14 @@ from campaign import (
     visible,
 )
 from conftest import KEY, make_cipher
-from langchain_core.messages import HumanMessage
+from journaling import ROOT, TASK, answered, begun, new_run, request, show, spot
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from langgraph_resilient import ResilientSaver
 from langgraph_resilient.errors import ResilientError, StorageError
+from langgraph_resilient.store.quick import _Waiting
+from langgraph_resilient.stream import StreamBuffer
 
 Fault = Callable[[], BaseException]
 FAULTS: dict[str, Fault] = {
@@ -124,12 +127,19 @@ def operations(threads: dict[str, Thread]) -> Iterator[tuple[str, Operation]]:
 
 
 def attempt(
-    saver: ResilientSaver, conn: FaultyConnection, operation: Operation, n: int, fault: Fault
+    saver: ResilientSaver,
+    conn: FaultyConnection,
+    operation: Operation | Callable[[], Any],
+    n: int,
+    fault: Fault,
 ) -> bool:
     """Try the operation with its ``n``-th statement failing; whether it came to its end."""
     conn.fault, conn.countdown = fault, n
     try:
-        operation.apply(saver)
+        if isinstance(operation, Operation):
+            operation.apply(saver)
+        else:
+            operation()
         return conn.countdown is not None
     except KeyboardInterrupt:
         return False
@@ -185,6 +195,118 @@ def test_every_operation_is_all_or_nothing(tmp_path: Path, guard: str, fault: st
     conn.close()
     with ResilientSaver.from_conn_string(path, **options) as other:
         assert visible(other) == final
+
+
+# --- model calls ------------------------------------------------------------------------------
+
+
+def journal_of(saver: ResilientSaver) -> dict[str, list[Any]]:
+    """What can be seen of the model calls: their states, what is recorded, what was shown."""
+    return {
+        thread_id: [
+            *(
+                (call.state, call.error, call.drift, call.answer and call.answer.text)
+                for call in saver.journal(thread_id)
+            ),
+            [piece.text for piece in saver.stream(thread_id)],
+        ]
+        for thread_id in ("t", "u")
+    }
+
+
+def model_call_steps(saver: ResilientSaver) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Everything that happens to a model call, in its order."""
+    book, long = saver.journal.book, "a long answer " * 300
+    thread = Thread(saver)
+    where = thread.put({"x": 1}, id=ROOT)
+    made: list[Any] = []
+
+    def begins() -> None:
+        made[:] = [book.begin(spot(), request(long, temperature=0.5))]
+
+    def reopens() -> None:
+        new_run(saver)
+        made[:] = [book.reopen(spot(task="again"), made[0], {"temperature": [0.5, 0.9]})]
+
+    yield "begin", begins
+    buffer = StreamBuffer(book.engine, made[0], book.reading())
+    for n in range(64):  # the last one folds the others
+        yield f"chunk {n}", lambda n=n: buffer.text(f"w{n} ")
+    yield "interrupt", lambda: book.interrupt(made[0])
+    new_run(saver)
+    made[:] = [book.match(spot(), request(long, temperature=0.5)).record]
+    yield "reopen", reopens
+    yield "reset", lambda: StreamBuffer(book.engine, made[0], book.reading(), 64).reset()
+    yield "end", lambda: book.end(made[0], AIMessage(long, id="a"), streamed=True)
+    yield "copy", lambda: saver.copy_thread("t", "u")
+    yield "retire by writes", lambda: saver.put_writes(where, [("x", 2)], "again")
+    put = Thread(saver, "u").prepare({"x": long}, None, "0009")
+    yield "retire by a checkpoint", lambda: saver.put(*put)
+    failing = begun(saver, "fails")
+    show(saver, failing, ["a", "b"])
+    yield "fail", lambda: book.fail(failing, ValueError("no"))
+    answered(saver, "chokes")
+    error = [("__error__", ValueError("no"))]
+    yield "discard", lambda: saver.put_writes(where, error, TASK)
+    yield "prune", lambda: saver.prune(["t"])
+    yield "purge", lambda: saver.delete_thread("t")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("guard", ["plain", "cipher", "sealed"])
+def test_every_step_of_a_model_call_is_all_or_nothing(
+    tmp_path: Path, guard: str, fault: str
+) -> None:
+    options: dict[str, Any] = {
+        "plain": {},
+        "cipher": {"cipher": make_cipher()},
+        "sealed": {"integrity_key": KEY},
+    }[guard]
+    path = str(tmp_path / "agent.db")
+    conn = sqlite3.connect(path, check_same_thread=False, factory=FaultyConnection)
+    saver = ResilientSaver(conn, **options)
+    counts = {}
+    for name, step in model_call_steps(saver):
+        seen = [(visible(saver, ("t", "u")), journal_of(saver))]
+        for n in itertools.count(1):
+            assert n < 500, f"{name} never ends"
+            ended = attempt(saver, conn, step, n, FAULTS[fault])
+            now = (visible(saver, ("t", "u")), journal_of(saver))
+            if now not in seen:
+                seen.append(now)
+            assert len(seen) <= 2, f"{name}: statement {n} left something half done"
+            if ended:
+                break
+        counts[name] = n - 1
+    assert min(counts.values()) >= 1, counts
+    final = journal_of(saver)
+    assert_sound(saver, path)
+    saver.close()
+    conn.close()
+    with ResilientSaver.from_conn_string(path, **options) as other:
+        assert journal_of(other) == final
+
+
+def test_an_interrupted_commit_says_so_to_all_who_shared_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.db")
+    conn = sqlite3.connect(path, check_same_thread=False, factory=FaultyConnection)
+    saver = ResilientSaver(conn)
+    quick = saver._engine.quick
+    other = _Waiting([("chunks_delete", (1, 1))])
+    saver.setup()
+    quick._queue.append(other)
+    conn.fault, conn.countdown = FAULTS["interrupt"], 2
+    with pytest.raises(KeyboardInterrupt):
+        quick.write([("chunks_delete", (2, 2))])
+    assert other.done
+    assert isinstance(other.error, StorageError)
+    assert not conn.in_transaction
+    quick.write([("chunks_delete", (2, 2))])
+    saver.close()
+    conn.close()
+
+
+# --- whole files ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", ["io", "interrupt"])
