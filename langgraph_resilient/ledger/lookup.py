@@ -12,7 +12,7 @@ from typing import Any
 from langgraph_resilient import calls
 from langgraph_resilient.codec.types import TypePolicy
 from langgraph_resilient.engine import Engine
-from langgraph_resilient.errors import DataCorrupt
+from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt
 from langgraph_resilient.ledger import flights
 from langgraph_resilient.ledger.decision import Standing
 from langgraph_resilient.ledger.entry import Entry, entry_of
@@ -94,11 +94,27 @@ class Lookup:
         number = calls.thread_of(row[0])
         frame = self._frame(session, row, thread_id)
         shown = thread_id or self._thread_id(session, number)
+        if number and thread_id is None:
+            self._check_owned(session, row, number)
         record = calls.call_from(decoded(self.engine, session, frame, number), row, shown)
         if number or thread_id is not None:
             return record
         at_home = replace(record.name, thread_id=self._thread_id(session, record.home))
         return replace(record, name=at_home)
+
+    def _check_owned(self, session: Session, row: Row, number: int) -> None:
+        """A call goes with its thread; one that has lost it was not left by us.
+
+        Raises:
+            CheckpointCorrupt: the thread's row is gone, and the call is still there.
+        """
+        if session.one("thread_by_number", number) is None and session.all(
+            "calls_in", row[0], row[0]
+        ):
+            raise CheckpointCorrupt(
+                f"tool call {row[1].hex()}: thread number {number}, which it belongs to, is missing; "
+                "run `langgraph-resilient verify` for all findings"
+            )
 
     def _frame(self, session: Session, row: Row, thread_id: str | None) -> bytes:
         """A row's frame, its seal checked; the thread is only looked up to complain."""
@@ -109,8 +125,11 @@ class Lookup:
             return calls.opened_frame(self.engine.sealer, row, shown)
 
     def _thread_id(self, session: Session, number: int) -> str:
+        """The name of a thread, its row's seal checked."""
         found = session.one("thread_by_number", number) if number else None
-        return f"(deleted thread {number})" if found is None else str(found[0])
+        if found is None:
+            return f"(deleted thread {number})"
+        return rows.opened_thread(self.engine.sealer, number, *found).thread_id
 
     def records(self, session: Session, first: int, last: int) -> Iterator[CallRecord]:
         """The calls of a range."""
