@@ -288,8 +288,11 @@ class ModelInvocation:
         self.book.end(self.opened.record, answer, streamed=streamed)
 
     def fail(self, error: BaseException) -> None:
-        """Record that there is none; one that was cut in the middle stays open, to go on."""
-        if self.shown and modelcalls.is_transient(error):
+        """Record that there is none; one that was cut in the middle stays open, to go on.
+
+        So does one that was cancelled: that is no answer of the provider's.
+        """
+        if not isinstance(error, Exception) or (self.shown and modelcalls.is_transient(error)):
             self.book.interrupt(self.opened.record)
             return
         self.book.fail(self.opened.record, error)
