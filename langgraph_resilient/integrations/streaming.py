@@ -16,6 +16,7 @@ from langchain_core.messages import (
     BaseMessage,
     message_chunk_to_message,
 )
+from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.outputs import ChatGenerationChunk
 
 from langgraph_resilient.integrations import native
@@ -141,7 +142,7 @@ class Answering:
             if call.options.stream
             else None
         )
-        self._whole: AIMessageChunk | None = None
+        self._parts: list[AIMessageChunk] = []
         self._generation: dict[str, Any] = {}
         self.messages: list[BaseMessage] = call.messages
         self.strategies: Sequence[Strategy] = (Strategy.RESTART,)
@@ -241,7 +242,7 @@ class Answering:
         """A new answer whose text ends before what was shown does is another answer."""
         if not getattr(self._trim, "left", ""):
             return
-        matched, said = self._trim.matched, self._whole
+        matched, said = self._trim.matched, self._merged()
         self._trim = None
         yield self._reset()
         again = AIMessageChunk(content=matched, id=self._partial[0].id or self._id)
@@ -267,14 +268,15 @@ class Answering:
 
     def finish(self) -> None:
         """The answer is whole."""
-        if self._whole is not None:
-            answer: AIMessage = message_chunk_to_message(self._whole)  # type: ignore[assignment]
+        whole = self._merged()
+        if whole is not None:
+            answer: AIMessage = message_chunk_to_message(whole)  # type: ignore[assignment]
             metadata = {**self._generation, **answer.response_metadata}
             self._call.streamed = answer.model_copy(update={"response_metadata": metadata})
 
     def closed(self) -> Iterator[ChatGenerationChunk]:
         """The end of an answer, where the model told none: langchain-core's own has another id."""
-        whole = self._whole
+        whole = self._merged()
         if whole is not None and whole.chunk_position != "last":
             content: Any = "" if isinstance(whole.content, str) else []
             yield ChatGenerationChunk(
@@ -284,7 +286,7 @@ class Answering:
     def _reset(self) -> ChatGenerationChunk:
         if self._buffer is not None:
             self._buffer.reset()
-        self._whole = None
+        self._parts = []
         chunk = AIMessageChunk(
             content="", id=self._partial[0].id or self._id, response_metadata=dict(RESET)
         )
@@ -302,7 +304,14 @@ class Answering:
         return ChatGenerationChunk(message=message, generation_info=info)
 
     def _add(self, chunk: AIMessageChunk) -> None:
-        self._whole = chunk if self._whole is None else self._whole + chunk
+        self._parts.append(chunk.model_copy())  # whoever shows it may change it
+
+    def _merged(self) -> AIMessageChunk | None:
+        """What was shown so far as one chunk. Merging at once costs a fraction of one by one."""
+        if len(self._parts) > 1:
+            first, *others = self._parts
+            self._parts = [add_ai_message_chunks(first, *others)]
+        return self._parts[0] if self._parts else None
 
 
 def saying(message: AIMessageChunk, text: str) -> AIMessageChunk:
