@@ -41,6 +41,7 @@ from langgraph_resilient.integrations.functions import aonce, once, recorded
 from langgraph_resilient.integrations.models import ModelOptions, durable, journaled
 from langgraph_resilient.integrations.recorder import IdempotencyKey
 from langgraph_resilient.integrations.repair import repair_messages
+from langgraph_resilient.integrations.replaying import Replayer, ReplayReport
 from langgraph_resilient.integrations.toolnode import (
     ToolWrappers,
     awrap_tool_call,
@@ -98,6 +99,8 @@ __all__ = [
     "Options",
     "ParametersDrifted",
     "PreconditionFailed",
+    "ReplayReport",
+    "Replayer",
     "ResilienceMiddleware",
     "ResilientError",
     "ResilientSaver",

@@ -104,7 +104,7 @@ class Request:
         shape = {name: self.sent[name] for name in _SHAPE if name in self.sent}
         if self._text_format is not None:
             shape["text"] = self._text_format
-        return _digest([_conversation(self.messages), canonical(shape)])
+        return _digest([conversation(self.messages), canonical(shape)])
 
     @cached_property
     def sampling(self) -> bytes:
@@ -137,7 +137,7 @@ def _digest(tree: Any) -> bytes:
     return hashlib.blake2b(pack(tree), digest_size=DIGEST_BYTES, person=b"lgr-request-1").digest()
 
 
-def _conversation(messages: Sequence[BaseMessage]) -> list[Any]:
+def conversation(messages: Sequence[BaseMessage]) -> list[Any]:
     """Messages without ids; tool calls are numbered in the order in which they come up."""
     numbers: dict[str, int] = {}
     return [_message(message, numbers) for message in messages]
