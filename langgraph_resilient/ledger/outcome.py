@@ -81,6 +81,8 @@ _LOST = frozenset(
 _LOST_NUMBERS = frozenset({errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE})
 _VAGUE = frozenset({"APIConnectionError", "NetworkError"})
 _CLIENTS = frozenset({"requests", "urllib3", "httpx", "httpcore", "aiohttp"})
+_UNSURE = frozenset({408, 499, 500, 502, 503, 504, 520, 522, 524})
+"""HTTP statuses that say nothing about whether the request took effect."""
 _TOLD = frozenset({408, -32000})
 """Codes of `McpError` for a time-out and for a connection that was closed."""
 
@@ -133,7 +135,20 @@ def _is_lost(error: BaseException, names: set[str]) -> bool:
         return True
     if isinstance(error, OSError) and error.errno in _LOST_NUMBERS:
         return True
+    if _status(error) in _UNSURE:
+        return True
     return "McpError" in names and getattr(getattr(error, "error", None), "code", 0) in _TOLD
+
+
+def _status(error: BaseException) -> object:
+    """The HTTP status that an error of a client tells of, or None."""
+    answer = getattr(error, "response", None)
+    for told in (error, answer):
+        for name in ("status_code", "status", "code"):
+            found = getattr(told, name, None)
+            if isinstance(found, int) and not isinstance(found, bool):
+                return found
+    return None
 
 
 def _is_vague(error: BaseException, names: set[str]) -> bool:

@@ -242,3 +242,33 @@ def test_errors_that_name_each_other_in_a_ring_end() -> None:
     one, other = requests.exceptions.ConnectionError(), httpx.NetworkError("x")
     one.__cause__, other.__cause__ = other, one
     assert ending_of(one, POLICY) is Ending.AMBIGUOUS
+
+
+@pytest.mark.parametrize(
+    ("status", "ending"),
+    [
+        (400, Ending.DEFINITE),
+        (401, Ending.DEFINITE),
+        (404, Ending.DEFINITE),
+        (409, Ending.DEFINITE),
+        (422, Ending.DEFINITE),
+        (429, Ending.DEFINITE),
+        (408, Ending.AMBIGUOUS),
+        (500, Ending.AMBIGUOUS),
+        (502, Ending.AMBIGUOUS),
+        (503, Ending.AMBIGUOUS),
+        (504, Ending.AMBIGUOUS),
+    ],
+)
+def test_a_servers_refusal_is_definite_and_its_fault_is_not(status: int, ending: Ending) -> None:
+    class Answer:
+        status_code = status
+
+    class HTTPStatusError(Exception):
+        response = Answer()
+
+    class StatusError(Exception):
+        status_code = status
+
+    assert ending_of(HTTPStatusError("x"), ToolPolicy()) is ending
+    assert ending_of(StatusError("x"), ToolPolicy()) is ending
