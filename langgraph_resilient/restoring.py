@@ -161,9 +161,9 @@ class Restorer:
     ):
         self._policy = policy or engine.policy
         self._engine = engine
-        self._session = session
+        self.session = self._session = session
         self.thread_id = thread_id
-        self._thread = thread
+        self.thread = self._thread = thread
         self._serde = serde
         self._loaded: dict[int, Any] = {}
         self._templates: dict[int, Template] = {}

@@ -6,14 +6,21 @@ Everything here works on packed bytes; no object is restored. Each change is one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from langgraph_resilient import calls, configs, legacy, listing, modelcalls
 from langgraph_resilient.codec import digest, envelope
-from langgraph_resilient.codec.frame import has_references, template_number
+from langgraph_resilient.codec.frame import template_number
 from langgraph_resilient.codec.packed import pack, rebase, references_of
+from langgraph_resilient.collecting import (
+    inside,
+    named_by_envelope,
+    named_by_writes,
+    release,
+    sweep,
+)
 from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError, DataCorrupt
@@ -80,7 +87,7 @@ def _delete(engine: Engine, session: Session, thread: ThreadRow) -> int:
     session.run("shares_delete", thread.number)
     session.run("blobs_delete", *rows.part_bounds(first, last))
     session.run("thread_delete", thread.number)
-    _release(session, shared)
+    release(session, shared)
     return engine.tick(session)
 
 
@@ -103,14 +110,6 @@ def _free_of_templates(engine: Engine, session: Session, first: int, last: int) 
             sealed = engine.sealer.seal(rows.blob_place(number), renewed)
             rows.delete_blob(session, number)
             session.many("blob_insert", rows.parts_of(number, at, sealed))
-
-
-def _release(session: Session, blobs: Iterable[int]) -> None:
-    """Remove contents whose maker is gone and that nobody uses any more."""
-    for blob in blobs:
-        owner = session.one("thread_by_number", blob >> BLOB_BITS)
-        if owner is None and session.one("shares_left", blob) is None:
-            rows.delete_blob(session, blob)
 
 
 def copy_thread(engine: Engine, source: str, target: str) -> None:
@@ -160,7 +159,7 @@ def _load(engine: Engine, session: Session, thread: ThreadRow) -> list[tuple[Any
             engine.sealer, (row[0], thread.number, *row[1:]), thread.thread_id
         )
         name = namespace.checkpoint_ns
-        for checkpoint in _checkpoints(engine, session, namespace, thread.thread_id):
+        for checkpoint in checkpoints_of(engine, session, namespace, thread.thread_id):
             found.append((checkpoint.seq, name, checkpoint, restorer.content(checkpoint.frame)))
         for written in session.all("writes_all", namespace.ns):
             opened = rows.opened_writes(engine.sealer, written, namespace.ns, thread.thread_id)
@@ -177,7 +176,7 @@ def _used(
     for _, _, row, raw in items:
         named = named_by_envelope if isinstance(row, CheckpointRow) else named_by_writes
         found.update(named(raw, base))
-    return found | _inside(engine, session, found, thread.thread_id)
+    return found | inside(engine, session, found, thread.thread_id)
 
 
 def _calls(engine: Engine, session: Session, thread: ThreadRow) -> list[CallRecord]:
@@ -216,7 +215,7 @@ def _used_by_calls(
 ) -> set[int]:
     base = thread.number << BLOB_BITS
     found = {b for r in made for _, value in r.values for b in references_of(value, base)}
-    return found | _inside(engine, session, found, thread.thread_id)
+    return found | inside(engine, session, found, thread.thread_id)
 
 
 def _names_in_copy(made: Sequence[CallRecord], target: str) -> dict[bytes, CallName]:
@@ -363,44 +362,70 @@ def _threads_of_runs(engine: Engine, reading: Reading, run_ids: set[str]) -> lis
     return list(found)
 
 
-def reduce_thread(engine: Engine, reading: Reading, thread_id: str, keep: Keep) -> None:
-    """Drop all checkpoints of a thread but those that `keep` names, and what only they used."""
+def reduce_thread(
+    engine: Engine,
+    reading: Reading,
+    thread_id: str,
+    keep: Keep,
+    also: Callable[[Session, ThreadRow, Restorer], int] | None = None,
+) -> int:
+    """Drop all checkpoints of a thread but those that `keep` names, and what only they used.
+
+    Args:
+        engine: owns the database.
+        reading: how values are restored.
+        thread_id: the thread; one that is not there is nothing to do.
+        keep: which checkpoints of a namespace stay.
+        also: what else goes in the same transaction, looked at before any checkpoint goes; how many
+            rows it removed.
+
+    Returns:
+        How many checkpoints went.
+    """
     engine.open()
 
-    def work(session: Session) -> int:
+    def work(session: Session) -> tuple[int, int]:
         thread = rows.find_thread(session, engine.sealer, thread_id)
         if thread is None:
-            return engine.epoch
+            return engine.epoch, 0
         session.run("chunks_of_retired_delete", *rows.call_bounds(thread.number))
         restorer = reading.restorer(engine, session, thread)
         left = dropped = 0
-        for row in session.all("namespaces", thread.number):
-            namespace = rows.opened_namespace(
-                engine.sealer, (row[0], thread.number, *row[1:]), thread.thread_id
-            )
-            found = _checkpoints(engine, session, namespace, thread_id)
+        removed = 0 if also is None else also(session, thread, restorer)
+        for namespace in namespaces_of(engine, session, thread):
+            found = checkpoints_of(engine, session, namespace, thread_id)
             kept = keep(namespace, found, restorer)
             left += len(kept)
             if len(kept) < len(found):
-                dropped += 1
+                dropped += len(found) - len(kept)
                 _Reduction(engine, session, thread, namespace, restorer).run(found, kept)
-        if not dropped:
-            return engine.epoch
-        if not left:
+        if not dropped and not removed:
+            return engine.epoch, 0
+        if dropped and not left:
             if legacy.present(engine, session):
                 legacy.delete(session, thread_id)  # else they would bring it back
-            return _delete(engine, session, thread)
-        _sweep(engine, session, thread, restorer)
-        return engine.tick(session)
+            return _delete(engine, session, thread), dropped
+        sweep(engine, session, thread, restorer)
+        return engine.tick(session), dropped
 
-    epoch = engine.db.write(work)
+    epoch, dropped = engine.db.write(work)
     if epoch != engine.epoch:
         engine.forget(epoch)
+    return int(dropped)
 
 
-def _checkpoints(
+def namespaces_of(engine: Engine, session: Session, thread: ThreadRow) -> list[NamespaceRow]:
+    """The namespaces of a thread, their seals checked."""
+    return [
+        rows.opened_namespace(engine.sealer, (row[0], thread.number, *row[1:]), thread.thread_id)
+        for row in session.all("namespaces", thread.number)
+    ]
+
+
+def checkpoints_of(
     engine: Engine, session: Session, namespace: NamespaceRow, thread_id: str
 ) -> list[CheckpointRow]:
+    """The checkpoints of a namespace, oldest first, their seals checked."""
     found = session.all("checkpoints_page", namespace.ns, 1 << 62, -1)
     return [
         rows.opened_checkpoint(engine.sealer, row, namespace.ns, thread_id)
@@ -510,75 +535,3 @@ def _survivor(
         seen.add(parent)
         parent = parents.get(parent)
     return parent if parent in kept else None
-
-
-def _sweep(engine: Engine, session: Session, thread: ThreadRow, restorer: Restorer) -> None:
-    """Remove a thread's contents that nothing names any more, neither here nor elsewhere."""
-    first, last = rows.blob_bounds(thread.number)
-    reached = _reachable(engine, session, thread, restorer)
-    used = reached | {row[0] for row in session.all("shares_of_blobs", first, last)}
-    used |= _inside(engine, session, used - reached, thread.thread_id)
-    own = [row[0] for row in session.all("blob_keys", *rows.part_bounds(first, last))]
-    gone = [blob for blob in own if blob not in used]
-    for blob in gone:
-        rows.delete_blob(session, blob)
-    if gone:
-        spent = max(thread.spent, max(gone) - first)
-        seal = engine.sealer.seal(rows.thread_place(thread.number, thread.thread_id, spent), b"")
-        session.run("thread_spend", spent, seal, thread.number)
-    unused = [r[0] for r in session.all("shares_of_thread", thread.number) if r[0] not in reached]
-    for blob in unused:
-        session.run("share_delete", thread.number, blob)
-    _release(session, unused)
-
-
-def _reachable(engine: Engine, session: Session, thread: ThreadRow, restorer: Restorer) -> set[int]:
-    """Every content that a thread's checkpoints and writes name, directly or not."""
-    base = thread.number << BLOB_BITS
-    found: set[int] = set()
-    for row in session.all("namespaces", thread.number):
-        for checkpoint in session.all("checkpoints_page", row[0], 1 << 62, -1):
-            opened = rows.opened_checkpoint(engine.sealer, checkpoint, row[0], thread.thread_id)
-            found.update(named_by_envelope(restorer.content(opened.frame), base))
-        for written in session.all("writes_all", row[0]):
-            opened_writes = rows.opened_writes(engine.sealer, written, row[0], thread.thread_id)
-            found.update(named_by_writes(restorer.content(opened_writes.frame), base))
-    for frame in calls.frames_of(session, engine.sealer, thread.number, thread.thread_id):
-        found.update(named_by_writes(restorer.content(frame), base))
-    for frame in modelcalls.frames_of(session, engine.sealer, thread.number, thread.thread_id):
-        found.update(named_by_writes(restorer.content(frame), base))
-    return found | _inside(engine, session, found, thread.thread_id)
-
-
-def named_by_envelope(raw: bytes, base: int) -> set[int]:
-    """The contents that an envelope names directly."""
-    tree = unpacked(raw)
-    values = [*tree[envelope.VALUES].values(), tree[envelope.METADATA], tree[envelope.EXTRA]]
-    if tree[0] & envelope.WALKED:
-        values.extend(tree[index] for index in envelope.WALKABLE)
-    for seed, writes in (tree[envelope.FOLDED] or {}).values():
-        values.extend(value for _, value in writes)
-        if seed is not None:
-            values.append(seed)
-    return {blob for value in values for blob in references_of(value, base)}
-
-
-def named_by_writes(raw: bytes, base: int) -> set[int]:
-    """The contents that a task's writes name directly."""
-    return {blob for value in unpacked(raw)[3] for blob in references_of(value, base)}
-
-
-def _inside(engine: Engine, session: Session, blobs: set[int], thread_id: str) -> set[int]:
-    """The contents that other contents name, directly or not."""
-    found: set[int] = set()
-    waiting = list(blobs)
-    while waiting:
-        blob = waiting.pop()
-        for number, _, stored in rows.read_blobs(session, blob, blob):
-            frame = engine.sealer.open(rows.blob_place(number), stored)
-            if has_references(frame):
-                raw, _ = open_blob(engine, session, number, stored, thread_id)
-                inner = set(references_of(raw, number >> BLOB_BITS << BLOB_BITS)) - found - blobs
-                found |= inner
-                waiting.extend(inner)
-    return found

@@ -22,7 +22,6 @@ from langgraph_resilient.cli.ledger import ledger
 from langgraph_resilient.cli.options import Json, Threads, on_database, program
 from langgraph_resilient.cli.output import (
     ExitCode,
-    OnProgress,
     fail,
     note,
     plain,
@@ -32,6 +31,8 @@ from langgraph_resilient.cli.output import (
     size,
     time_text,
 )
+from langgraph_resilient.cli.reporting import named_rows, print_report, relay
+from langgraph_resilient.cli.upkeep import register
 from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.saver import ResilientSaver
 
@@ -243,7 +244,7 @@ def verify(
 ) -> None:
     """Read and check everything; exit code 1 when something is damaged."""
     with progress_bar() as show_progress:
-        report = maintenance.verify(saver, progress=_relay(show_progress))
+        report = maintenance.verify(saver, progress=relay(show_progress))
     _print_verification(report, as_json)
 
 
@@ -258,7 +259,7 @@ def stats(
     if as_json:
         print_json(found)
         return
-    print_table(("what", "number"), _rows(plain(found)))
+    print_table(("what", "number"), named_rows(plain(found)))
 
 
 @app.command()
@@ -275,9 +276,9 @@ def migrate(
     """Move threads that SqliteSaver wrote in this file, and verify each for equality."""
     with progress_bar() as show_progress:
         report = maintenance.migrate(
-            saver, thread_ids=thread, drop=drop, progress=_relay(show_progress)
+            saver, thread_ids=thread, drop=drop, progress=relay(show_progress)
         )
-    _print_report(report, as_json)
+    print_report(report, as_json)
 
 
 @app.command()
@@ -290,46 +291,8 @@ def export(
 ) -> None:
     """Write a plain SqliteSaver file, which every LangGraph program can open."""
     with progress_bar() as show_progress:
-        report = maintenance.export(
-            saver, target, thread_ids=thread, progress=_relay(show_progress)
-        )
-    _print_report(report, as_json)
+        report = maintenance.export(saver, target, thread_ids=thread, progress=relay(show_progress))
+    print_report(report, as_json)
 
 
-def _print_report(report: Any, as_json: bool) -> None:
-    """Show what a move came to; threads that were left out are findings."""
-    if as_json:
-        print_json(report)
-    else:
-        values = plain(report)
-        lists = {name: rows for name, rows in values.items() if isinstance(rows, list)}
-        numbers = {name: value for name, value in values.items() if name not in lists}
-        print_table(("what", "number"), _rows(numbers))
-        for name, rows in lists.items():
-            if rows:
-                print_table(list(rows[0]), [list(row.values()) for row in rows], title=name)
-    if report.skipped:
-        raise typer.Exit(ExitCode.FINDINGS)
-
-
-def _rows(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and values as text, sizes also in a readable unit."""
-    rows = []
-    for name, value in values.items():
-        if isinstance(value, dict):
-            rows.extend(_rows({f"{name} {key}": item for key, item in value.items()}))
-            continue
-        text = str(value)
-        if isinstance(value, int) and not isinstance(value, bool):
-            text = f"{value:,} ({size(value)})" if name.endswith("bytes") else f"{value:,}"
-        rows.append((name.replace("_", " "), text))
-    return rows
-
-
-def _relay(show_progress: OnProgress) -> maintenance.OnProgress:
-    """The bar as the package's functions report to it."""
-
-    def report(progress: maintenance.Progress) -> None:
-        show_progress(progress.what, progress.done, progress.total or 0)
-
-    return report
+register(app)

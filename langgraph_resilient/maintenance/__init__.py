@@ -1,4 +1,4 @@
-"""Plain functions that look after a database: count, verify, migrate, export.
+"""Plain functions that look after a database: count, verify, migrate, export, make smaller.
 
 Each takes an open saver, works in short sessions beside running agents, and can be interrupted at
 any moment without leaving a half-done change.
@@ -7,6 +7,7 @@ any moment without leaving a half-done change.
 from langgraph_resilient.maintenance.exporting import export
 from langgraph_resilient.maintenance.inventory import stats, threads
 from langgraph_resilient.maintenance.migration import migrate
+from langgraph_resilient.maintenance.pruning import prune
 from langgraph_resilient.maintenance.rekeying import RekeyReport, rekey
 from langgraph_resilient.maintenance.reports import (
     ExportReport,
@@ -15,6 +16,7 @@ from langgraph_resilient.maintenance.reports import (
     MigrateReport,
     OnProgress,
     Progress,
+    PruneReport,
     Skipped,
     Stats,
     ThreadInfo,
@@ -29,6 +31,7 @@ __all__ = [
     "MigrateReport",
     "OnProgress",
     "Progress",
+    "PruneReport",
     "RekeyReport",
     "Skipped",
     "Stats",
@@ -36,6 +39,7 @@ __all__ = [
     "VerifyReport",
     "export",
     "migrate",
+    "prune",
     "rekey",
     "stats",
     "threads",

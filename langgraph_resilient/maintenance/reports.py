@@ -212,3 +212,24 @@ class ExportReport:
     bytes: int
     lossy: list[Lossy]
     skipped: list[Skipped]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneReport:
+    """What pruning removed, or would remove.
+
+    Attributes:
+        threads: threads of which something went.
+        checkpoints: checkpoints that went, with their writes.
+        model_calls: rows of the journal that went.
+        calls: rows of the ledger that went.
+        dry_run: whether nothing was changed.
+        skipped: threads that are damaged and were left as they are, each with the reason.
+    """
+
+    threads: int
+    checkpoints: int
+    model_calls: int
+    calls: int
+    dry_run: bool
+    skipped: list[Skipped]

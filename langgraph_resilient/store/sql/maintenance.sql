@@ -177,3 +177,10 @@ SELECT c.seq, c.id,
     c.frame, c.ns
 FROM resilient_checkpoints AS c
 WHERE c.seq = ?
+
+-- name: template_kinds
+-- A thread's templates without what is in them, newest last.
+SELECT template, kind
+FROM resilient_templates
+WHERE template BETWEEN ? AND ?
+ORDER BY template

@@ -1,0 +1,82 @@
+"""The commands that make a file smaller: prune, expire, gc, compact, repair."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from langgraph_resilient import maintenance
+from langgraph_resilient.cli.options import Json, Threads, on_database
+from langgraph_resilient.cli.output import progress_bar
+from langgraph_resilient.cli.reporting import print_report, relay
+from langgraph_resilient.errors import ConfigurationError
+from langgraph_resilient.saver import ResilientSaver
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
+OlderThan = Annotated[
+    str | None,
+    typer.Option("--older-than", metavar="AGE", help="Such as 90m, 36h, 30d, 8w."),
+]
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def age(text: str) -> timedelta:
+    """A time as people write it: a number and s, m, h, d or w.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip().lower())
+    if found is None:
+        raise ConfigurationError(f"{text!r} is no age; write it like 90m, 36h, 30d or 8w")
+    try:
+        return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    except OverflowError:
+        raise ConfigurationError(f"{text!r} is longer than time itself") from None
+
+
+@on_database
+def prune(
+    saver: ResilientSaver,
+    thread: Threads = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(min=1, help="Keep so many of the newest; 1 unless an age is given."),
+    ] = None,
+    older_than: OlderThan = None,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Also model calls older than what is left.")
+    ] = False,
+    ledger: Annotated[
+        bool,
+        typer.Option(
+            "--ledger",
+            help="Also finished tool calls older than what is left; time travel may repeat them.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Drop old checkpoints; the newest, and what waits or is unknown, stays."""
+    limit = None if older_than is None else age(older_than)
+    with progress_bar() as show:
+        report = maintenance.prune(
+            saver,
+            keep=keep,
+            older_than=limit,
+            threads=thread,
+            dry_run=dry_run,
+            journal=journal,
+            ledger=ledger,
+            progress=relay(show),
+        )
+    print_report(report, as_json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for command in (prune,):
+        app.command()(command)
