@@ -76,7 +76,17 @@ def prune(
     print_report(report, as_json)
 
 
+@on_database
+def gc(
+    saver: ResilientSaver, thread: Threads = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
+    """Remove contents, templates and streams that nothing names any more."""
+    with progress_bar() as show:
+        report = maintenance.gc(saver, threads=thread, dry_run=dry_run, progress=relay(show))
+    print_report(report, as_json)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (prune,):
+    for command in (prune, gc):
         app.command()(command)

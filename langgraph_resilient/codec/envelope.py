@@ -45,7 +45,7 @@ def pack_time(text: Any, checkpoint_id: str = "") -> Any:
             return text
         micros = (moment - _EPOCH) // (moment.resolution)
         if unpack_time(micros) == text:
-            named = _time_of(checkpoint_id)
+            named = time_of(checkpoint_id)
             return micros if named is None or abs(micros - named) > 1 << 31 else [micros - named]
     return text
 
@@ -57,7 +57,7 @@ def unpack_time(stored: Any, checkpoint_id: str = "") -> Any:
         DataCorrupt: it counts from the time of a checkpoint id that tells none.
     """
     if type(stored) is list:
-        named = _time_of(checkpoint_id)
+        named = time_of(checkpoint_id)
         if named is None or len(stored) != 1 or type(stored[0]) is not int:
             raise DataCorrupt("its time is damaged")
         stored = named + stored[0]
@@ -71,7 +71,7 @@ def unpack_time(stored: Any, checkpoint_id: str = "") -> Any:
     return stored
 
 
-def _time_of(checkpoint_id: str) -> int | None:
+def time_of(checkpoint_id: str) -> int | None:
     """Microseconds since 1970 of a UUID of version 6 (RFC 9562), None for any other name."""
     if len(checkpoint_id) != 36 or checkpoint_id[14] != "6":
         return None

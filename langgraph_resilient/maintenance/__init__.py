@@ -5,6 +5,7 @@ any moment without leaving a half-done change.
 """
 
 from langgraph_resilient.maintenance.exporting import export
+from langgraph_resilient.maintenance.garbage import gc
 from langgraph_resilient.maintenance.inventory import stats, threads
 from langgraph_resilient.maintenance.migration import migrate
 from langgraph_resilient.maintenance.pruning import prune
@@ -12,6 +13,7 @@ from langgraph_resilient.maintenance.rekeying import RekeyReport, rekey
 from langgraph_resilient.maintenance.reports import (
     ExportReport,
     Finding,
+    GcReport,
     Lossy,
     MigrateReport,
     OnProgress,
@@ -27,6 +29,7 @@ from langgraph_resilient.maintenance.verification import verify
 __all__ = [
     "ExportReport",
     "Finding",
+    "GcReport",
     "Lossy",
     "MigrateReport",
     "OnProgress",
@@ -38,6 +41,7 @@ __all__ = [
     "ThreadInfo",
     "VerifyReport",
     "export",
+    "gc",
     "migrate",
     "prune",
     "rekey",

@@ -233,3 +233,30 @@ class PruneReport:
     calls: int
     dry_run: bool
     skipped: list[Skipped]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcReport:
+    """What a collection removed, or would remove.
+
+    Attributes:
+        threads: threads that were cleaned.
+        blobs: contents that nothing named any more.
+        shares: notes that a thread uses another's content.
+        templates: what no frame was compressed against any more.
+        chunks: blocks of streams whose answers are durable.
+        tombstones: checkpoints of deleted threads that were remembered for long enough.
+        bytes: what all that took; inside the file it is free for new rows, `compact` gives it back.
+        dry_run: whether nothing was changed.
+        skipped: threads that are damaged and were left as they are, each with the reason.
+    """
+
+    threads: int
+    blobs: int
+    shares: int
+    templates: int
+    chunks: int
+    tombstones: int
+    bytes: int
+    dry_run: bool
+    skipped: list[Skipped]

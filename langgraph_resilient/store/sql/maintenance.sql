@@ -184,3 +184,31 @@ SELECT template, kind
 FROM resilient_templates
 WHERE template BETWEEN ? AND ?
 ORDER BY template
+
+-- name: parts_size
+-- What a range of parts takes.
+SELECT sum(length(frame) + coalesce(length(digest), 0))
+FROM resilient_blobs
+WHERE part BETWEEN ? AND ?
+
+-- name: chunks_of_retired
+-- Sizes of the blocks of streams whose calls are not open any more.
+SELECT length(frame)
+FROM resilient_chunks
+WHERE call IN (
+    SELECT call
+    FROM resilient_journal
+    WHERE state >= 4
+        AND call BETWEEN ? AND ?
+)
+
+-- name: tombstones_all
+-- Every checkpoint that is remembered of deleted threads.
+SELECT thread_hash, checkpoint
+FROM resilient_tombstones
+
+-- name: tombstone_delete
+-- Forget one of them.
+DELETE FROM resilient_tombstones
+WHERE thread_hash = ?
+    AND checkpoint = ?
