@@ -24,7 +24,7 @@ from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Row, Session
 
 if TYPE_CHECKING:
-    from langgraph_resilient.draft import Draft
+    from langgraph_resilient.draft import Draft, Namespace
     from langgraph_resilient.engine import Engine
 
 _PLACE = struct.Struct(">cqB").pack
@@ -217,20 +217,42 @@ _TRANSIENT_STATUS = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 def retire_with_checkpoint(
     draft: Draft, checkpoint_ns: str, id: bytes, metadata: Mapping[str, Any]
 ) -> None:
-    """A new root checkpoint: what was asked for it and before it is durable now.
+    """A new root checkpoint: what was asked before it is durable now.
 
-    An input alone answers nothing: it may be the same one again, after a run that was lost.
+    The checkpoints of a run may be lost with the process while answers that it got are recorded. The
+    run that goes on stores checkpoints anew, ahead of its model calls: they cover only what this run
+    itself has asked before them. What an earlier run asked and this one does not is obsolete when
+    this run began behind it, or when new input begins another one.
     """
-    if checkpoint_ns or metadata.get("source") == "input" or not _concerned(draft):
+    if checkpoint_ns or not _concerned(draft):
         return
-    draft.then(_retiring(draft, lambda row: row[5] < id))
+    runs, thread_id = draft.engine.runs, draft.state.thread_id
+    is_input = metadata.get("source") == "input"
+
+    def covered(row: Row) -> bool:
+        root, head = runs.root_of(thread_id, row[0]), runs.head_of(thread_id)
+        if root is not None:
+            return not is_input and root < id
+        if head is None:
+            return not is_input and bool(row[5] < id)
+        return bool(row[5] <= head if is_input else row[5] < head)
+
+    draft.then(_retiring(draft, covered))
 
 
 def retire_with_writes(
-    draft: Draft, checkpoint_ns: str, task_id: str, writes: Sequence[tuple[str, Any]]
+    draft: Draft,
+    namespace: Namespace,
+    checkpoint: bytes,
+    task_id: str,
+    writes: Sequence[tuple[str, Any]],
 ) -> None:
-    """A task of the root graph has ended: what it asked for is durable, or it choked on it."""
-    if checkpoint_ns or not _concerned(draft):
+    """A task of the root graph has ended: what it asked for is durable, or it choked on it.
+
+    Writes that come before their checkpoint are lost with it when it is never stored; what they
+    cover retires with the next checkpoint.
+    """
+    if namespace.row.checkpoint_ns or not _concerned(draft):
         return
     engine, thread_id, task = draft.engine, draft.state.thread_id, pack_name(task_id)
     number = draft.state.number
@@ -243,7 +265,13 @@ def retire_with_writes(
         if not is_transient(error):
             draft.then(lambda session: discard_last(engine, session, number, thread_id, wanted))
     elif not any(channel in _UNFINISHED for channel, _ in writes):
-        draft.then(_retiring(draft, wanted))
+        retiring = _retiring(draft, wanted)
+
+        def step(session: Session) -> None:
+            if session.one("checkpoint_exists", checkpoint, namespace.row.ns) is not None:
+                retiring(session)
+
+        draft.then(step)
 
 
 def retire_with_call(engine: Engine, session: Session, thread: int, key: bytes) -> None:

@@ -202,7 +202,7 @@ def put_writes(
         for position, (channel, value) in enumerate(writes)
     }
     put_entries(draft, checkpoint_ns, checkpoint_id, entries, task_id, task_path, serde)
-    modelcalls.retire_with_writes(draft, checkpoint_ns, task_id, writes)
+    modelcalls.retire_with_writes(draft, namespace, pack_name(checkpoint_id), task_id, writes)
     return True
 
 

@@ -14,29 +14,54 @@ _THREADS = 4096
 
 
 class Runs:
-    """By thread: the run's number, and the model calls that were used in it, with their tasks."""
+    """By thread: where its run began, and the model calls that were used in it, for which task."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._used: OrderedDict[str, dict[int, bytes]] = OrderedDict()
         self._tasks: OrderedDict[str, dict[int, bytes]] = OrderedDict()
+        self._heads: OrderedDict[str, bytes] = OrderedDict()
 
-    def begin(self, thread_id: str) -> None:
-        """A run of a thread's graph begins: every call that is not retired may answer once."""
-        with self._lock:  # protects both tables
+    def begin(self, thread_id: str, head: bytes = b"") -> None:
+        """A run of a thread's graph begins: every call that is not retired may answer once.
+
+        Args:
+            thread_id: the thread.
+            head: id of the root checkpoint that it goes on from; empty when there is none.
+        """
+        with self._lock:  # protects the tables
             self._used.pop(thread_id, None)
+            self._heads[thread_id] = head
+            self._heads.move_to_end(thread_id)
+            while len(self._heads) > _THREADS:
+                self._heads.popitem(last=False)
+
+    def head_of(self, thread_id: str) -> bytes | None:
+        """Where the thread's run began; None when no run of it is known here."""
+        return self._heads.get(thread_id)
+
+    def root_of(self, thread_id: str, call: int) -> bytes | None:
+        """The root checkpoint under which this run made or gave back a call; None if it did not."""
+        return self._used.get(thread_id, {}).get(call)
 
     def is_used(self, thread_id: str, call: int) -> bool:
         """Whether a model call was made in this run, or given back in it."""
         return call in self._used.get(thread_id, ())
 
-    def use(self, thread_id: str, call: int, task: bytes) -> bool:
-        """This run makes or gives back a call, for a task; False when it has done so before."""
+    def use(self, thread_id: str, call: int, task: bytes, root: bytes = b"") -> bool:
+        """This run makes or gives back a call; False when it has done so before.
+
+        Args:
+            thread_id: the thread.
+            call: the model call.
+            task: for which task of the root graph.
+            root: under which checkpoint of the root graph.
+        """
         with self._lock:
             used = self._used.setdefault(thread_id, {})
             if call in used:
                 return False
-            used[call] = task
+            used[call] = root
             self._tasks.setdefault(thread_id, {})[call] = task
             for table in (self._used, self._tasks):
                 table.move_to_end(thread_id)

@@ -38,6 +38,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from typing_extensions import Self
 
 from langgraph_resilient import configs, history, listing, recording, retention
+from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError, UnknownOutcome
 from langgraph_resilient.holding import Checkpointed, Held, Holder, Writes
@@ -245,9 +246,14 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         Raises:
             DataCorrupt: it is there but damaged; damage never reads as absence.
         """
-        spot = configs.spot(config)
+        found = self._find(config)
         if configs.begins_run(config):
-            self._engine.runs.begin(spot.thread_id)
+            head = pack_name(found.checkpoint["id"]) if found is not None else b""
+            self._engine.runs.begin(str(config["configurable"]["thread_id"]), head)
+        return found
+
+    def _find(self, config: RunnableConfig) -> CheckpointTuple | None:
+        spot = configs.spot(config)
         held = self._holder and self._holder.find(
             spot.thread_id, spot.checkpoint_ns, spot.checkpoint_id
         )

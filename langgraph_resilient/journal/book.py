@@ -191,12 +191,17 @@ class JournalBook:
 
     def answer(self, spot: Spot, record: ModelCallRecord) -> Any:
         """The recorded answer for this run; None when another call of the run took it."""
-        if not self.engine.runs.use(spot.thread_id, record.call, pack_name(spot.task)):
+        if not self._use(spot, record.call):
             return None
         with self.engine.reading() as session:
             answer = self.values(session, record, "answer")["answer"]
         logger.info("model call %d was answered from the journal", record.call)
         return answer
+
+    def _use(self, spot: Spot, call: int) -> bool:
+        """Take a recorded call for this run; False when another call of the run has it."""
+        names = pack_name(spot.task), pack_name(spot.root)
+        return self.engine.runs.use(spot.thread_id, call, *names)
 
     def begin(
         self,
@@ -262,7 +267,7 @@ class JournalBook:
         Raises:
             LostOwnership: another process has changed it.
         """
-        if not self.engine.runs.use(spot.thread_id, record.call, pack_name(spot.task)):
+        if not self._use(spot, record.call):
             return None
         try:
             return self._reopened(spot, record, drift)
@@ -333,7 +338,7 @@ class JournalBook:
             stored = sealer.seal(modelcalls.journal_place(call, *columns), frame)
             session.insert("journal_insert", call, *columns, stored)
             # Before anybody can see the row: an equal call beside this one must not go on with it.
-            self.engine.runs.use(record.thread_id, call, record.task)
+            self.engine.runs.use(record.thread_id, call, record.task, record.root)
 
         return step
 

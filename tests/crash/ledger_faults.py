@@ -42,6 +42,9 @@ class Faults:
         hit: at which time, from 1.
     """
 
+    writes = _WRITE
+    """What tells a write to a table that is watched."""
+
     def __init__(self, point: str | None = None, hit: int = 1):
         self.point = point
         self.hit = hit
@@ -126,7 +129,7 @@ class Faults:
             if head.startswith(("COMMIT", "ROLLBACK", "BEGIN")):
                 touched.clear()
                 return
-            found = _WRITE.match(head)
+            found = self.writes.match(head)
             if found is not None:
                 touched.add(found[1].lower())
 

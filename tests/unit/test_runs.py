@@ -62,3 +62,15 @@ def test_threads_that_were_not_used_lately_are_forgotten(monkeypatch: pytest.Mon
     runs.use("a", 2, b"task")
     runs.use("c", 1, b"task")
     assert [runs.has(thread_id) for thread_id in "abc"] == [True, False, True]
+
+
+def test_a_run_knows_where_it_began_and_under_what_it_asked() -> None:
+    runs = Runs()
+    assert runs.head_of("t") is None
+    runs.begin("t", b"head")
+    assert runs.head_of("t") == b"head"
+    assert runs.root_of("t", 1) is None
+    runs.use("t", 1, b"task", b"root")
+    assert runs.root_of("t", 1) == b"root"
+    runs.begin("t", b"later")
+    assert (runs.head_of("t"), runs.root_of("t", 1)) == (b"later", None)
