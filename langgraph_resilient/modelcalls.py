@@ -17,7 +17,7 @@ from langgraph_resilient import calls
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.codec.seal import Sealer
-from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt
+from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt, ResilientError
 from langgraph_resilient.records import ModelCallRecord, ModelCallState
 from langgraph_resilient.restoring import unpacked
 from langgraph_resilient.store import rows
@@ -304,6 +304,8 @@ def is_transient(error: object) -> bool:
     link = error if isinstance(error, BaseException) else None
     if link is None:
         return bool(_TRANSIENT_NAMES.search(str(error).split("(")[0]))
+    if isinstance(link, ResilientError):
+        return True  # ours: a refusal to go on, or a database that cannot be reached
     seen: set[int] = set()
     while link is not None and id(link) not in seen:
         seen.add(id(link))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,7 +30,7 @@ from langgraph_resilient import modelcalls
 from langgraph_resilient.errors import ParametersDrifted, RunDiverged
 from langgraph_resilient.integrations import streaming
 from langgraph_resilient.integrations.locating import count, ordinal_path
-from langgraph_resilient.integrations.parameters import Changes, changes
+from langgraph_resilient.integrations.parameters import Changes, changes, secrets_of
 from langgraph_resilient.integrations.runtime import Place, logger, place_of
 from langgraph_resilient.journal import JournalBook, Opened, Request
 from langgraph_resilient.journal.book import Match, Spot
@@ -142,6 +143,8 @@ class ModelInvocation:
         self._seeds = options.seed == "auto" and _seeds(model) and "input" not in sent
         self.request = _request(model, messages, stop, self._kwargs, sent)
         self.opened: Opened
+        self._closing = threading.Lock()
+        self._gone = False
         self.shown = False
         """Whether something of the answer was stored and shown."""
         self.streamed: AIMessage | None = None
@@ -177,7 +180,29 @@ class ModelInvocation:
             ParametersDrifted: the parameters have changed, and the options say so.
             RunDiverged: the run asks something else than before, and the options say so.
         """
-        return self.book.patiently(self.spot.thread_id, self._open)
+        opened = self.book.patiently(self.spot.thread_id, self._open)
+        with self._closing:
+            self.opened = opened
+            gone = self._gone
+        if gone:
+            self.abandon()
+        return opened
+
+    async def aopen(self) -> Opened:
+        """`open`, for coroutines; one that is cancelled meanwhile leaves no call that seems to run."""
+        try:
+            return await self.book.engine.waiting.run(self.open)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Nobody waits for the call any more: it is interrupted, now or as soon as it is open."""
+        with self._closing:  # protects the two against `open` in another thread
+            self._gone = True
+            opened: Opened | None = getattr(self, "opened", None)
+        if opened is not None and opened.answer is None:
+            self.book.interrupt(opened.record)
 
     def _open(self) -> Opened:
         opened = None
@@ -186,7 +211,6 @@ class ModelInvocation:
             if found.diverged is not None:
                 self._report_divergence(found.diverged.call)
             opened = self._opened(found)
-        self.opened = opened
         return opened
 
     def _opened(self, found: Found) -> Opened | None:
@@ -287,6 +311,16 @@ class ModelInvocation:
             answer.id = self.opened.record.message_id
         self.book.end(self.opened.record, answer, streamed=streamed)
 
+    async def aend(self, answer: BaseMessage, *, streamed: bool) -> None:
+        """`end`, for coroutines: an answer that is paid for is recorded, cancelled or not."""
+        try:
+            await self.book.engine.waiting.run(partial(self.end, answer, streamed=streamed))
+        except Exception:
+            raise
+        except BaseException:
+            self.end(answer, streamed=streamed)  # it may never have begun; twice changes nothing
+            raise
+
     def fail(self, error: BaseException) -> None:
         """Record that there is none; one that was cut in the middle stays open, to go on.
 
@@ -295,7 +329,7 @@ class ModelInvocation:
         if not isinstance(error, Exception) or (self.shown and modelcalls.is_transient(error)):
             self.book.interrupt(self.opened.record)
             return
-        self.book.fail(self.opened.record, error)
+        self.book.fail(self.opened.record, error, secrets_of(self._model))
 
 
 def _spot(place: Place) -> Spot:
@@ -340,7 +374,10 @@ def _sent(
     """What the provider is really sent, by its own names."""
     payload = getattr(model, "_get_request_payload", None)
     if payload is not None:
-        return dict(payload(messages, stop=stop, **kwargs))
+        found = dict(payload(messages, stop=stop, **kwargs))
+        # The clients send it as a part of the body.
+        more = found.pop("extra_body", None)
+        return {**found, **more} if isinstance(more, Mapping) else found
     sent = {**model._identifying_params, **kwargs}
     sent |= {name: getattr(model, name) for name in SAMPLING if _is_set(model, name)}
     return {**sent, "stop": stop} if stop else sent
@@ -403,6 +440,9 @@ def _generate_with_cache(
         return above(messages, stop=stop, run_manager=run_manager, **kwargs)  # type: ignore[no-any-return]
     opened = call.open()
     if opened.answer is not None:
+        if self._should_stream(async_api=False, run_manager=run_manager, **kwargs):
+            chunk = streaming.whole_chunk(opened.answer)
+            run_manager.on_llm_new_token(chunk.text, chunk=chunk)
         return _replayed(opened.answer)
     try:
         with inside(call):
@@ -429,9 +469,11 @@ async def _agenerate_with_cache(
     call = invocation(self, messages, stop, kwargs)
     if call is None:
         return await above(messages, stop=stop, run_manager=run_manager, **kwargs)  # type: ignore[no-any-return]
-    hop = call.book.engine.waiting.run
-    opened = await hop(call.open)
+    opened = await call.aopen()
     if opened.answer is not None:
+        if self._should_stream(async_api=True, run_manager=run_manager, **kwargs):
+            chunk = streaming.whole_chunk(opened.answer)
+            await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
         return _replayed(opened.answer)
     try:
         with inside(call):
@@ -444,7 +486,7 @@ async def _agenerate_with_cache(
         call.fail(error)  # at once: a cancelled coroutine waits for nothing
         raise
     answer = _answer(call, result)
-    await hop(partial(call.end, answer, streamed=call.streamed is not None))
+    await call.aend(answer, streamed=call.streamed is not None)
     return result
 
 

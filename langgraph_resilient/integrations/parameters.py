@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import SecretStr
+
 _STOPS = ("stop", "stop_sequences")
 _FIELDS = {"max_output_tokens": "max_tokens", "max_completion_tokens": "max_tokens"}
 """Fields by the name under which their value is sent, where no alias says so."""
@@ -62,12 +64,22 @@ def changes(model: Any, kwargs: Mapping[str, Any], parameters: Mapping[str, Any]
         for other in _SAID_BY.get(name, ()):
             if other in known:
                 fields[other] = None
-        if name in kwargs or own in kwargs or own is None:
+        if own is None and name not in kwargs and "extra_body" in known:
+            more = {**(fields.get("extra_body") or model.extra_body or {}), name: value}
+            fields["extra_body"] = {k: v for k, v in more.items() if v is not None} or None
+        elif name in kwargs or own in kwargs or own is None:
             given.update({} if value is None else {name: value})
             dropped |= {name, own or name}
         if own:
             fields[own] = value
     return Changes(fields=fields, given=given, dropped=frozenset(dropped), stop=stop)
+
+
+def secrets_of(model: Any) -> list[str]:
+    """The values of a model's secret fields: an error may repeat them."""
+    found = (getattr(model, name, None) for name in type(model).model_fields)
+    values = (item.get_secret_value() for item in found if isinstance(item, SecretStr))
+    return [value for value in values if value]
 
 
 def _field(known: Mapping[str, Any], name: str) -> str | None:

@@ -48,8 +48,8 @@ def stream(
     if answer is not None:
         yield whole_chunk(answer)
         return
-    answering = Answering(call)
     try:
+        answering = Answering(call)
         yield from answering.replayed()
         for strategy in answering.strategies:
             if strategy is Strategy.KEEP_PARTIAL:
@@ -86,12 +86,12 @@ async def astream(
         return
     own = current() is None
     hop = call.book.engine.waiting.run
-    answer = (await hop(call.open)).answer if own else None
+    answer = (await call.aopen()).answer if own else None
     if answer is not None:
         yield whole_chunk(answer)
         return
-    answering = await hop(partial(Answering, call))
     try:
+        answering = await hop(partial(Answering, call))
         for piece in answering.replayed():
             yield piece
         for strategy in answering.strategies:
@@ -115,7 +115,7 @@ async def astream(
         raise
     answering.finish()
     if own and call.streamed is not None:
-        await hop(partial(call.end, call.streamed, streamed=True))
+        await call.aend(call.streamed, streamed=True)
     for piece in answering.closed():
         yield piece
 
@@ -151,6 +151,7 @@ class Answering:
         self._shown = ""
         self._trim: Any = None
         if self._partial:
+            self._id = self._partial[0].id or self._id
             self._plan()
 
     def _plan(self) -> None:
@@ -197,7 +198,8 @@ class Answering:
         self.messages = prompt(strategy, call.messages, self._shown)
         self._trim = trimmer(strategy, self._shown) if self._partial else None
         if self._partial and strategy is Strategy.RESTART and not self._shown:
-            self._pending_reset = True
+            self._parts = []  # what comes is the whole answer
+            self._pending_reset = text_of(self._partial) is None
         more = {"run_manager": kwargs["run_manager"]} if "run_manager" in kwargs else {}
         return call.model(), {**call.arguments, **more}
 
@@ -208,10 +210,10 @@ class Answering:
         """What to show of a chunk of the model's, stored before it is handed out."""
         message = generated.message
         assert isinstance(message, AIMessageChunk)
-        if self._partial:
-            message = message.model_copy(update={"id": self._partial[0].id or self._id})
-        elif message.id is None:
-            message.id = self._id
+        if not self._partial and not self._parts:
+            self._id = message.id or self._id
+        if message.id != self._id:  # some providers name an answer in its first chunk only
+            message = message.model_copy(update={"id": self._id})
         if self._pending_reset:
             self._pending_reset = False
             yield self._reset()
@@ -233,9 +235,7 @@ class Answering:
         """What was held back and is new after all."""
         held = getattr(self._trim, "rest", lambda: "")()
         if held:
-            yield self._store(
-                AIMessageChunk(content=held, id=self._partial[0].id or self._id), None
-            )
+            yield self._store(AIMessageChunk(content=held, id=self._id), None)
         yield from self._shorter()
 
     def _shorter(self) -> Iterator[ChatGenerationChunk]:
@@ -245,7 +245,7 @@ class Answering:
         matched, said = self._trim.matched, self._merged()
         self._trim = None
         yield self._reset()
-        again = AIMessageChunk(content=matched, id=self._partial[0].id or self._id)
+        again = AIMessageChunk(content=matched, id=self._id)
         if said is not None:
             again.response_metadata = said.response_metadata
             again.usage_metadata = said.usage_metadata
@@ -254,9 +254,7 @@ class Answering:
     def kept(self) -> ChatGenerationChunk:
         """The end of an answer that ends with what there is."""
         told = {"finish_reason": "interrupted"}
-        last = AIMessageChunk(
-            content="", id=self._partial[0].id or self._id, response_metadata=told
-        )
+        last = AIMessageChunk(content="", id=self._id, response_metadata=told)
         return self._store(last, None)
 
     def steps_on(self, strategy: Strategy, error: Exception) -> bool:
@@ -287,9 +285,7 @@ class Answering:
         if self._buffer is not None:
             self._buffer.reset()
         self._parts = []
-        chunk = AIMessageChunk(
-            content="", id=self._partial[0].id or self._id, response_metadata=dict(RESET)
-        )
+        chunk = AIMessageChunk(content="", id=self._id, response_metadata=dict(RESET))
         return ChatGenerationChunk(message=chunk)
 
     def _store(
@@ -342,5 +338,6 @@ def whole_chunk(answer: BaseMessage) -> ChatGenerationChunk:
         }
         for index, call in enumerate(fields.pop("tool_calls", None) or [])
     ]
+    fields["response_metadata"] = {**answer.response_metadata, **REPLAYED}
     message = AIMessageChunk(**fields, tool_call_chunks=pieces, chunk_position="last")
-    return ChatGenerationChunk(message=message, generation_info=dict(REPLAYED))
+    return ChatGenerationChunk(message=message)

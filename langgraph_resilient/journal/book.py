@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -353,14 +353,14 @@ class JournalBook:
         """Record that a call was cut in the middle: the next run goes on with it."""
         self._close(record, ModelCallState.INTERRUPTED, {}, frozenset())
 
-    def fail(self, record: ModelCallRecord, error: BaseException) -> None:
-        """Record that a call gave no answer."""
-        self._close(
-            record,
-            ModelCallState.FAILED,
-            {"error": f"{type(error).__name__}: {error}"},
-            frozenset(),
-        )
+    def fail(
+        self, record: ModelCallRecord, error: BaseException, secrets: Iterable[str] = ()
+    ) -> None:
+        """Record that a call gave no answer; what the error says is stored without secrets."""
+        text = f"{type(error).__name__}: {error}"
+        for secret in secrets:
+            text = text.replace(secret, "…")
+        self._close(record, ModelCallState.FAILED, {"error": text}, frozenset())
 
     def _close(
         self,
