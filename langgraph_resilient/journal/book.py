@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -142,21 +143,28 @@ class JournalBook:
         return self._reading()
 
     def match(self, spot: Spot, request: Request) -> Found:
-        """What the journal knows of a call that is about to be made."""
-        runs = self.engine.runs
-        with self.engine.reading() as session:
-            candidates = [
-                record
-                for record in self.records(session, spot.thread_id, "journal_open")
-                if not runs.is_used(spot.thread_id, record.call)
-            ]
-        return find(
-            candidates,
-            request=request.identity,
-            sampling=request.sampling,
-            parent=spot.parent,
-            place=spot.place,
+        """What the journal knows of a call that is about to be made.
+
+        Calls that ask something else are not decoded, unless nothing else is found.
+        """
+        runs, asked = self.engine.runs, request.identity
+        look = partial(
+            find, request=asked, sampling=request.sampling, parent=spot.parent, place=spot.place
         )
+        with self.engine.reading() as session:
+            thread = rows.find_thread(session, self.engine.sealer, spot.thread_id)
+            if thread is None:
+                return look(())
+            free = [
+                row
+                for row in session.all("journal_open", *rows.call_bounds(thread.number))
+                if row[3] == spot.parent and not runs.is_used(spot.thread_id, row[0])
+            ]
+            same = [row for row in free if row[2] == asked]
+            found = look([self.record(session, row, spot.thread_id) for row in same])
+            if found.record is None and len(same) < len(free):
+                found = look([self.record(session, row, spot.thread_id) for row in free])
+        return found
 
     def closed_like(self, thread_id: str, request: Request) -> int:
         """How many calls of a thread asked the same and will not be given back."""

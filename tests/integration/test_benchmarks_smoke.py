@@ -47,3 +47,15 @@ def test_the_json_names_machine_versions_and_commit(
     machine = written["machine"]
     assert isinstance(machine, dict)
     assert {"processor", "python", "sqlite", "commit", "langgraph"} <= machine.keys()
+
+
+def test_the_journals_benchmark_runs(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "benchmarks.bench_journal", "--chunks", "40", "--calls", "3"]
+    done = subprocess.run(
+        [*command, "--json", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    figures = {figure["name"]: figure["value"] for figure in json.loads(out.read_text())["figures"]}
+    assert figures["commits a call"] == 2
+    assert "a replayed call, 1001 messages" in figures
