@@ -144,6 +144,10 @@ class Answering:
         )
         self._parts: list[AIMessageChunk] = []
         self._generation: dict[str, Any] = {}
+        self._told: frozenset[str] = frozenset()
+        """Names in the metadata of what was shown before."""
+        self._known: dict[str, Any] = {}
+        """What the new answer has told of them: it counts when it replaces what was shown."""
         self.messages: list[BaseMessage] = call.messages
         self.strategies: Sequence[Strategy] = (Strategy.RESTART,)
         self.native = ""
@@ -152,6 +156,8 @@ class Answering:
         self._trim: Any = None
         if self._partial:
             self._id = self._partial[0].id or self._id
+            self._told = frozenset(name for c in self._partial for name in c.response_metadata)
+            call.shown = True
             self._plan()
 
     def _plan(self) -> None:
@@ -198,7 +204,7 @@ class Answering:
         self.messages = prompt(strategy, call.messages, self._shown)
         self._trim = trimmer(strategy, self._shown) if self._partial else None
         if self._partial and strategy is Strategy.RESTART and not self._shown:
-            self._parts = []  # what comes is the whole answer
+            self._parts, self._told = [], frozenset()  # what comes is the whole answer
             self._pending_reset = text_of(self._partial) is None
         more = {"run_manager": kwargs["run_manager"]} if "run_manager" in kwargs else {}
         return call.model(), {**call.arguments, **more}
@@ -214,6 +220,8 @@ class Answering:
             self._id = message.id or self._id
         if message.id != self._id:  # some providers name an answer in its first chunk only
             message = message.model_copy(update={"id": self._id})
+        if self._told:
+            message = message.model_copy(update={"response_metadata": self._news(message)})
         if self._pending_reset:
             self._pending_reset = False
             yield self._reset()
@@ -228,8 +236,19 @@ class Answering:
             text = self._trim.matched + said
             self._trim = None
             yield self._reset()
+            metadata = {**self._known, **message.response_metadata}
+            message = message.model_copy(update={"response_metadata": metadata})
         if text or message.usage_metadata or message.chunk_position:
             yield self._store(saying(message, text), generated)
+
+    def _news(self, message: AIMessageChunk) -> dict[str, Any]:
+        """What a chunk tells that was not told before: langchain-core joins names it hears twice."""
+        news: dict[str, Any] = {}
+        known = self._known
+        for name, value in message.response_metadata.items():
+            kept = known if name in self._told and isinstance(value, str) else news
+            kept[name] = value
+        return news
 
     def rest(self) -> Iterator[ChatGenerationChunk]:
         """What was held back and is new after all."""
@@ -284,7 +303,7 @@ class Answering:
     def _reset(self) -> ChatGenerationChunk:
         if self._buffer is not None:
             self._buffer.reset()
-        self._parts = []
+        self._parts, self._told = [], frozenset()
         chunk = AIMessageChunk(content="", id=self._id, response_metadata=dict(RESET))
         return ChatGenerationChunk(message=chunk)
 

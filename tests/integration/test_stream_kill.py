@@ -188,7 +188,7 @@ def judge(
 ) -> None:
     reset = any(map(is_reset, chunks))
     assert reset or final.text.startswith(saw), "tokens that were shown are contradicted"
-    assert reset == bool(reader.resets)
+    assert reset >= bool(reader.resets)
     assert not reset or case.resets
     assert shown(chunks) == final.text, "replayed, then continued"
     replayed = shown([c for c in chunks if is_replayed(c)])
@@ -197,7 +197,8 @@ def judge(
         assert final.text == TEXT
     sources = {id for id, _, _ in seen}, {c.id for c in chunks}, reader.ids, {final.id}
     assert len(set().union(*sources)) == 1, sources
-    assert reader.text in ("", final.text)
+    # With the answer's checkpoint its pieces are gone: the end tells the whole message.
+    assert final.text.startswith(reader.text) or (reset and not reader.resets)
     assert [m.text for m in reader.ends] == [final.text]
     if not case.whole and saw:
         assert final.response_metadata.get("finish_reason") == "interrupted"
