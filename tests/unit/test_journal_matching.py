@@ -68,8 +68,9 @@ def test_calls_inside_another_tool_call_do_not_answer(state: ModelCallState) -> 
     assert number(found(other, parent=b"tool")) == 1
 
 
-def test_an_interrupted_call_goes_on() -> None:
-    got = found(record(1, STARTED))
+@pytest.mark.parametrize("state", [STARTED, ModelCallState.INTERRUPTED])
+def test_an_interrupted_call_goes_on(state: ModelCallState) -> None:
+    got = found(record(1, state))
     assert (got.match, number(got), got.drifted) == (Match.INTERRUPTED, 1, False)
 
 
@@ -86,6 +87,14 @@ def test_changed_parameters_fit_only_at_the_same_place(state: ModelCallState, ma
     got = found(drifted)
     assert (got.match, number(got), got.drifted) == (match, 1, True)
     assert found(drifted, place="model:2") == Found(match=Match.NEW)
+
+
+def test_nodes_that_ask_the_same_get_back_their_own_answers() -> None:
+    one = record(1, place="@1/__pregel_pull/a#0")
+    two = record(2, place="@1/__pregel_pull/b#0")
+    assert number(found(one, two, place="@1/__pregel_pull/b#0")) == 2
+    assert number(found(one, two, place="@7/__pregel_pull/b#3")) == 2
+    assert number(found(one, two, place="@1/__pregel_pull/c#0")) == 1
 
 
 def test_unchanged_parameters_come_before_changed_ones() -> None:
