@@ -145,7 +145,8 @@ class JournalBook:
     def match(self, spot: Spot, request: Request) -> Found:
         """What the journal knows of a call that is about to be made.
 
-        Calls that ask something else are not decoded, unless nothing else is found.
+        Calls that ask something else are not decoded, unless nothing else is found: then every seal
+        is looked at, so that a damaged column is no absent call.
         """
         runs, asked = self.engine.runs, request.identity
         look = partial(
@@ -158,9 +159,9 @@ class JournalBook:
             free = [
                 row
                 for row in session.all("journal_open", *rows.call_bounds(thread.number))
-                if row[3] == spot.parent and not runs.is_used(spot.thread_id, row[0])
+                if not runs.is_used(spot.thread_id, row[0])
             ]
-            same = [row for row in free if row[2] == asked]
+            same = [row for row in free if row[2] == asked and row[3] == spot.parent]
             found = look([self.record(session, row, spot.thread_id) for row in same])
             if found.record is None and len(same) < len(free):
                 found = look([self.record(session, row, spot.thread_id) for row in free])
