@@ -105,8 +105,8 @@ class SeedFaults(Faults):
         """Watch, and log what has ended."""
         self.install()
         for method in ("begin", "reopen", "answer"):
-            self._around(JournalBook, method, f"journal.{method}")
-        self._around(QuickWriter, "write", "chunk")
+            self.around(JournalBook, method, f"journal.{method}")
+        self.around(QuickWriter, "write", "chunk")
         self._around_end(log)
         self._log_settled(log)
 
