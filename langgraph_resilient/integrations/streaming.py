@@ -34,14 +34,39 @@ RESET = {"resilient_reset": True}
 
 
 def stream(
-    self: Any, messages: list[BaseMessage], stop: list[str] | None = None, **kwargs: Any
+    self: Any,
+    messages: list[BaseMessage],
+    stop: list[str] | None = None,
+    run_manager: Any = None,
+    **kwargs: Any,
 ) -> Iterator[ChatGenerationChunk]:
-    """``_stream`` of a durable model."""
+    """``_stream`` of a durable model; LangChain gives the run manager by its place, too."""
+    return _stream(self, messages, stop, kwargs, _managed(run_manager))
+
+
+def astream(
+    self: Any,
+    messages: list[BaseMessage],
+    stop: list[str] | None = None,
+    run_manager: Any = None,
+    **kwargs: Any,
+) -> AsyncIterator[ChatGenerationChunk]:
+    """``_astream`` of a durable model."""
+    return _astream(self, messages, stop, kwargs, _managed(run_manager))
+
+
+def _managed(run_manager: Any) -> dict[str, Any]:
+    return {} if run_manager is None else {"run_manager": run_manager}
+
+
+def _stream(
+    self: Any, messages: list[BaseMessage], stop: Any, kwargs: dict[str, Any], more: dict[str, Any]
+) -> Iterator[ChatGenerationChunk]:
     from langgraph_resilient.integrations.models import class_of, current, invocation
 
     call = current() or invocation(self, messages, stop, kwargs)
     if call is None:
-        yield from super(class_of(self), self)._stream(messages, stop=stop, **kwargs)
+        yield from super(class_of(self), self)._stream(messages, stop=stop, **kwargs, **more)
         return
     own = current() is None
     answer = call.open().answer if own else None
@@ -56,7 +81,7 @@ def stream(
                 yield answering.kept()
                 break
             try:
-                for chunk in answering.source(strategy, kwargs):
+                for chunk in answering.source(strategy, more):
                     yield from answering.shown(chunk)
                 yield from answering.rest()
                 break
@@ -73,15 +98,15 @@ def stream(
     yield from answering.closed()
 
 
-async def astream(
-    self: Any, messages: list[BaseMessage], stop: list[str] | None = None, **kwargs: Any
+async def _astream(
+    self: Any, messages: list[BaseMessage], stop: Any, kwargs: dict[str, Any], more: dict[str, Any]
 ) -> AsyncIterator[ChatGenerationChunk]:
-    """``_astream`` of a durable model."""
     from langgraph_resilient.integrations.models import class_of, current, invocation
 
     call = current() or invocation(self, messages, stop, kwargs)
     if call is None:
-        async for chunk in super(class_of(self), self)._astream(messages, stop=stop, **kwargs):
+        above = super(class_of(self), self)._astream
+        async for chunk in above(messages, stop=stop, **kwargs, **more):
             yield chunk
         return
     own = current() is None
@@ -99,7 +124,7 @@ async def astream(
                 yield answering.kept()
                 break
             try:
-                async for chunk in answering.source(strategy, kwargs, asynchronous=True):
+                async for chunk in answering.source(strategy, more, asynchronous=True):
                     # Tens of microseconds: a hop to another thread would cost more than the commit.
                     for piece in answering.shown(chunk):
                         yield piece
@@ -186,19 +211,19 @@ class Answering:
             yield ChatGenerationChunk(message=shown)
 
     def source(
-        self, strategy: Strategy, kwargs: dict[str, Any], *, asynchronous: bool = False
+        self, strategy: Strategy, more: dict[str, Any], *, asynchronous: bool = False
     ) -> Any:
         """The model's own chunks of an answer that goes on by a strategy."""
         from langgraph_resilient.integrations.models import class_of
 
-        model, arguments = self.begin(strategy, kwargs)
+        model, arguments = self.begin(strategy, more)
         if strategy is Strategy.NATIVE:
             return (native.afetch if asynchronous else native.fetch)(model, self.native)
         own: Any = super(class_of(model), model)
         begun = own._astream if asynchronous else own._stream
         return begun(self.messages, stop=self._call.stop, **arguments)
 
-    def begin(self, strategy: Strategy, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def begin(self, strategy: Strategy, more: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The model to call, and its arguments; `messages` is what to send."""
         call = self._call
         self.messages = prompt(strategy, call.messages, self._shown)
@@ -206,7 +231,6 @@ class Answering:
         if self._partial and strategy is Strategy.RESTART and not self._shown:
             self._parts, self._told = [], frozenset()  # what comes is the whole answer
             self._pending_reset = text_of(self._partial) is None
-        more = {"run_manager": kwargs["run_manager"]} if "run_manager" in kwargs else {}
         return call.model(), {**call.arguments, **more}
 
     _pending_reset = False

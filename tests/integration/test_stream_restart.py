@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
-from langgraph_resilient import ResilienceMiddleware, ResilientSaver
+from langgraph_resilient import Replayer, ResilienceMiddleware, ResilientSaver
 
 WHERE: Any = {"configurable": {"thread_id": "t"}}
 USAGE: Any = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
@@ -95,3 +96,20 @@ def test_a_tool_call_in_place_of_a_text_resets_it(saver: ResilientSaver) -> None
 def test_the_same_answer_resets_nothing(saver: ResilientSaver) -> None:
     screen, answer = resumed(saver, SHOWN, [AIMessageChunk("Once upon a time there"), LAST])
     assert screen == answer.content == "Once upon a time there"
+
+
+def test_a_model_that_streams_in_one_way_only_serves_coroutines_too(saver: ResilientSaver) -> None:
+    async def run() -> tuple[list[str], Any]:
+        middleware = [ResilienceMiddleware(pure=["pay"])]
+        model = Scripted(script=[AIMessageChunk("Once "), AIMessageChunk("upon"), LAST])
+        graph = create_agent(model, [pay], checkpointer=saver, middleware=middleware)
+        shown = [
+            chunk.text
+            async for chunk, _ in graph.astream({"messages": ["x"]}, WHERE, stream_mode="messages")
+        ]
+        report = await Replayer(graph, saver, "t").arun()
+        return shown, report
+
+    shown, report = asyncio.run(run())
+    assert "".join(shown) == "Once upon"
+    assert (report.equal, report.calls) == (True, 1)
