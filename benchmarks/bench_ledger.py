@@ -19,6 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -112,6 +113,10 @@ def run(book: Book, number: int, result_bytes: int) -> None:
     drive(tool_flow(book, call(number, result_bytes)))
 
 
+def _once(book: Book, one: Invocation) -> None:
+    drive(tool_flow(book, one))
+
+
 def cost(path: Path, synchronous: str, calls: int, result_bytes: int) -> list[Figure]:
     """Begin and finish beside bare commits, and what a replay takes."""
     with ResilientSaver.from_conn_string(path, synchronous=synchronous) as saver:
@@ -121,13 +126,10 @@ def cost(path: Path, synchronous: str, calls: int, result_bytes: int) -> list[Fi
         content = os.urandom(1024)
         made = [call(number, result_bytes) for number in range(1, calls + 1)]
         pairs = [
-            (
-                timed(lambda: drive(tool_flow(book, one))),
-                timed(lambda: bare_pair(connection, content)),
-            )  # noqa: B023
+            (timed(partial(_once, book, one)), timed(partial(bare_pair, connection, content)))
             for one in made
         ]
-        replays = [timed(lambda: drive(tool_flow(book, one))) for one in made]  # noqa: B023
+        replays = [timed(partial(_once, book, one)) for one in made]
         connection.close()
     ours, bare = (statistics.median(column) for column in zip(*pairs, strict=True))
     limit = 1.3 if synchronous == "FULL" else None
