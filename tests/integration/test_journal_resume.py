@@ -17,7 +17,7 @@ from langchain_core.tools import tool
 from langgraph.types import RetryPolicy
 from wire import Asked, Reply, Server, Tool, last_said, reply
 from wire.clients import APIS, client
-from wired import Crash, Lost, last, one_node, run, states, thinking, user, where
+from wired import Crash, Lost, last, one_node, run, spread, states, thinking, user, where
 
 from langgraph_resilient import ResilienceMiddleware, ResilientSaver, durable, effect
 
@@ -62,9 +62,15 @@ def three(model: Any, saver: Any, way: str = "invoke") -> Any:
 # --- limits -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("process", ["same", "new"])
-@pytest.mark.parametrize("way", ["invoke", "ainvoke"])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    ("api", "way", "process"),
+    spread(
+        APIS,
+        ("invoke", "ainvoke"),
+        ("same", "new"),
+        keep=lambda api, way, process: api == "chat" or (way, process) == ("ainvoke", "new"),
+    ),
+)
 def test_after_a_rate_limit_two_calls_are_replayed_and_one_is_sent(
     api: str, way: str, process: str, path: Path
 ) -> None:
@@ -265,9 +271,15 @@ def agent(model: Any, done: list[Any], saver: Any, inner: Any = None, **options:
     )
 
 
-@pytest.mark.parametrize("durability", ["exit", "async", "sync"])
-@pytest.mark.parametrize("way", ["invoke", "ainvoke"])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    ("api", "way", "durability"),
+    spread(
+        APIS,
+        ("invoke", "ainvoke"),
+        ("exit", "async", "sync"),
+        keep=lambda api, way, durability: api == "messages" or (way, durability)[1] == "exit",
+    ),
+)
 def test_nothing_is_paid_twice_after_the_last_call_was_limited(
     api: str, way: str, durability: Any, saver: ResilientSaver
 ) -> None:

@@ -21,6 +21,7 @@ from wired import (
     last,
     one_node,
     shown,
+    spread,
     states,
     thinking,
     tokens,
@@ -101,9 +102,15 @@ def test_prefill_sends_the_partial_answer_last(asynchronous: bool, saver: Resili
     assert shown(after) == TEXT == last(made.get_state(where()).values).text
 
 
-@TWICE
-@pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("overlap", [0, 2, 40])
+@pytest.mark.parametrize(
+    ("overlap", "api", "asynchronous"),
+    spread(
+        (0, 2, 40),
+        APIS,
+        (False, True),
+        keep=lambda overlap, api, asynchronous: overlap == 2 or api == "responses",
+    ),
+)
 def test_instruct_asks_to_go_on_and_trims_what_is_said_twice(
     overlap: int, api: str, asynchronous: bool, saver: ResilientSaver
 ) -> None:

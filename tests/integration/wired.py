@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
+import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
@@ -37,6 +39,14 @@ class Crash:
         self._left -= 1
         if self._left >= 0:
             raise self._error("lost behind the model call")
+
+
+def spread(*axes: Any, keep: Callable[..., bool]) -> list[Any]:
+    """The product of axes; what is not kept runs in the campaign only."""
+    return [
+        pytest.param(*values, marks=() if keep(*values) else (pytest.mark.campaign,))
+        for values in itertools.product(*axes)
+    ]
 
 
 def where(thread_id: str = "t", **more: Any) -> dict[str, Any]:
@@ -185,6 +195,7 @@ __all__ = [
     "plain",
     "run",
     "shown",
+    "spread",
     "states",
     "thinking",
     "tokens",
