@@ -52,6 +52,11 @@ class Plan:
     normalize: Callable[[Any], Any] | None
 
     @property
+    def is_async(self) -> bool:
+        """Whether a process runs an event loop."""
+        return self.mode in ("ainvoke", "astream")
+
+    @property
     def thread_id(self) -> str:
         """The thread of every run."""
         return str(self.config["configurable"]["thread_id"])
@@ -95,7 +100,7 @@ class Life:
             logging.getLogger("langgraph_resilient").setLevel(logging.ERROR)
         try:
             work = self._work()
-            found = asyncio.run(work) if self.plan.mode == "ainvoke" else _without_loop(work)
+            found = asyncio.run(work) if self.plan.is_async else _without_loop(work)
         except Exception as error:  # noqa: BLE001 - whatever it is, the parent is told
             said = traceback.format_exc()
             found = {"error": f"{type(error).__name__}: {error}", "traceback": said}
@@ -151,14 +156,23 @@ class Life:
         return out
 
     async def _step(self, graph: Any, given: Any) -> Any:
-        config: Any = dict(self.plan.config)
-        if self.plan.mode == "ainvoke":
+        mode, config = self.plan.mode, dict(self.plan.config)
+        if mode == "invoke":
+            return graph.invoke(given, config, durability=self.durability)
+        if mode == "ainvoke":
             return await graph.ainvoke(given, config, durability=self.durability)
-        return graph.invoke(given, config, durability=self.durability)
+        how = {"stream_mode": ["messages", "values"], "durability": self.durability}
+        if mode == "stream":
+            for _ in graph.stream(given, config, **how):
+                pass
+        else:
+            async for _ in graph.astream(given, config, **how):
+                pass
+        return {"__interrupt__": (await self._snapshot(graph)).interrupts}
 
     async def _snapshot(self, graph: Any) -> Any:
-        config: Any = dict(self.plan.config)
-        if self.plan.mode == "ainvoke":
+        config = dict(self.plan.config)
+        if self.plan.is_async:
             return await graph.aget_state(config)
         return graph.get_state(config)
 

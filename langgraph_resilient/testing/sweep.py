@@ -24,6 +24,7 @@ from langgraph_resilient.testing.states import differences
 
 Effects: TypeAlias = "EffectLog | Callable[[], Mapping[str, int]] | None"
 Durability = Literal["sync", "async", "exit"]
+Mode = Literal["invoke", "ainvoke", "stream", "astream"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ def crash_sweep(
     config: Mapping[str, Any] | None = None,
     points: Iterable[str] | None = None,
     durability: Durability | Sequence[Durability] = ("sync",),
-    mode: Literal["invoke", "ainvoke"] = "invoke",
+    mode: Mode = "invoke",
     answer: Callable[[Any], Any] | None = None,
     effects: Effects = None,
     **setup: Any,
@@ -79,13 +80,13 @@ def crash_sweep(
     shown of a streamed answer must begin it; the third process must change nothing.
 
     Args:
-        graph_factory: makes the compiled graph from a saver, in each child; with ``"ainvoke"`` it may
-            be a coroutine function.
+        graph_factory: makes the compiled graph from a saver, in each child; may be a coroutine
+            function where ``mode`` is.
         input: what the first run is given.
         config: a run config; its thread is the same in all runs.
         points: fault points, or patterns such as ``"put*"``; None for all. See `POINTS`, `fault_point`.
         durability: LangGraph's, one or several.
-        mode: ``invoke`` or ``ainvoke``.
+        mode: how the graph is run; ``stream`` and ``astream`` ask models for their pieces.
         answer: what a human says to an interrupt, from its value; None leaves it open. Without it, a
             question of the ledger is answered truthfully from the effect log.
         effects: an `EffectLog` that the tools write to (it is emptied before every run), or a

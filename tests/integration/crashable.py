@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -15,7 +16,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from langgraph_resilient import durable, effect, once, tool_node
+from langgraph_resilient import ResilienceMiddleware, durable, effect, once, tool_node
 from langgraph_resilient.testing import EffectLog, fault_point
 
 INPUT: Any = {"messages": [("user", "tell Ann")]}
@@ -30,8 +31,12 @@ class Streaming(BaseChatModel):
     def _llm_type(self) -> str:
         return "streaming"
 
+    def bind_tools(self, tools: Any, **_: Any) -> Any:
+        return self
+
     def _answer(self, messages: list[BaseMessage]) -> list[AIMessageChunk]:
-        if isinstance(messages[-1], ToolMessage):
+        # Not by the last message: one that asks to go on with an answer that was cut may follow.
+        if any(isinstance(message, ToolMessage) for message in messages):
             return [AIMessageChunk(content=piece) for piece in ("It ", "is ", "sent.")]
         call = {
             "name": self.tool,
@@ -66,6 +71,7 @@ class Factory:
         body: what the tool does; see `BODIES`.
         kind: its effect class.
         recorded: whether model and tool calls are.
+        is_agent: whether ``create_agent`` makes the graph.
         careless: whether the node that merges the pieces of an answer forgets none when it is told.
     """
 
@@ -73,6 +79,7 @@ class Factory:
     body: str = "mail"
     kind: Any = "external"
     recorded: bool = True
+    is_agent: bool = False
     careless: bool = False
 
     def __call__(self, saver: Any) -> Any:
@@ -80,6 +87,10 @@ class Factory:
             lambda to: getattr(self, f"_{self.body}")(to), name="mail", description="Mail."
         )
         model: Any = Streaming()
+        if self.is_agent:
+            middleware = [ResilienceMiddleware()]
+            tools = [effect(self.kind)(tool)]
+            return create_agent(model, tools, middleware=middleware, checkpointer=saver)
         if self.recorded:
             tool, model = effect(self.kind)(tool), durable(model)
 
