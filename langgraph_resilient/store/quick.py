@@ -17,6 +17,8 @@ from langgraph_resilient.store import queries
 from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
 from langgraph_resilient.store.sqlite import SqliteDatabase
 
+_PAGES = 4096
+"""Length of the write-ahead log at which even this writer copies it."""
 Statement = tuple[str, Sequence[Any]]
 
 
@@ -56,6 +58,14 @@ class QuickWriter:
             StorageError: they were not stored.
         """
         waiting = _Waiting(statements)
+        if not self._queue and self._lock.acquire(blocking=False):
+            try:  # nobody else writes: no queue is needed
+                self._store([waiting])
+            finally:
+                self._lock.release()
+            if waiting.error is not None:
+                raise waiting.error
+            return
         self._queue.append(waiting)
         with self._lock:
             if not waiting.done:
@@ -74,6 +84,9 @@ class QuickWriter:
         batch: list[_Waiting] = []
         while self._queue:
             batch.append(self._queue.popleft())
+        self._store(batch)
+
+    def _store(self, batch: list[_Waiting]) -> None:
         # The main writer's lock: the two connections must not wait for each other inside SQLite,
         # which would sleep for milliseconds.
         with self._db.lock:
@@ -88,11 +101,16 @@ class QuickWriter:
             finally:
                 for waiting in batch:
                     waiting.done = True
+            self._db.note_commit()
 
     def _run(self, batch: list[_Waiting]) -> None:
         connection = self._opened()
         own = not connection.in_transaction  # a user's connection may be in one
         execute = connection.execute
+        if own and len(batch) == 1 and len(batch[0].statements) == 1:
+            name, parameters = batch[0].statements[0]
+            execute(self._sql[name], parameters)  # a statement is a transaction of its own
+            return
         if own:
             execute("BEGIN IMMEDIATE")
         try:
@@ -113,4 +131,7 @@ class QuickWriter:
             self._db.connection  # noqa: B018 - raises SaverClosed, creates the file
             self._connection = self._db.target.open(self._db.options)
             self._connection.execute("PRAGMA synchronous = NORMAL")
+            # Copying the log into the file waits for the disk: the main writer does it, or the
+            # copier when nothing is written.
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_PAGES}")
         return self._connection

@@ -397,6 +397,10 @@ class SqliteDatabase:
             raise
         for pending in batch:
             pending.done = True
+        self.note_commit()
+
+    def note_commit(self) -> None:
+        """Something was committed, under the lock: the log is emptied when nobody writes."""
         if self._copier is not None:
             self._copier.note()
 

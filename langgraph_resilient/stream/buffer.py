@@ -95,7 +95,19 @@ class StreamBuffer:
     def _append(self, item: list[Any]) -> None:
         if self._reading.serde is not None and item[0] == TEXT:
             item = [CHUNK, self._opaque(item[1])]
-        first, alone = self._position, [*self._open, item]
+        first = self._position
+        self._open.append(item)
+        try:
+            self._write(first, item)
+        except BaseException:
+            self._open.pop()  # it was not stored: the next block must not hold it
+            raise
+        self._position = first + 1
+        if len(self._open) >= _FOLD:
+            self._open = []
+
+    def _write(self, first: int, item: list[Any]) -> None:
+        alone = self._open
         statements: list[Statement] = [
             ("chunk_insert", (first, self._sealed(first, [item]), self._call))
         ]
@@ -106,9 +118,7 @@ class StreamBuffer:
                 ("chunks_fold", (self._call, start, first)),
                 ("chunk_insert", (start, block, self._call)),
             ]
-            alone = []
         self._engine.quick.write(statements)
-        self._open, self._position = alone, first + 1
 
     def _sealed(self, first: int, items: list[Any], *, fold: bool = False) -> bytes:
         raw = pack([items])
