@@ -114,6 +114,7 @@ class Life:
             faults.install(type(saver))
             await _traced(saver, faults)
             tokens = Tokens(saver, self.plan.thread_id, self.fresh)
+            tokens.watch()
             graph = await _awaited(self.plan.graph_factory(saver))
             out = await self._run(graph, saver)
             snapshot = await self._snapshot(graph)
@@ -251,6 +252,9 @@ class Tokens:
             else:
                 text = self._shown.get(piece.message_id, "") + piece.text
                 self._shown[piece.message_id] = text
+
+    def watch(self) -> None:
+        """Notice from now on, in this process, when a client is told to forget. Cannot be undone."""
         surround(StreamBuffer, "reset", before=lambda: self._reset.append(None))
 
     def faults(self, messages: Sequence[Any]) -> list[str]:

@@ -6,10 +6,12 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from crashable import INPUT, Factory
+from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
@@ -25,6 +27,7 @@ from langgraph_resilient.testing import (
     assert_crash_safe,
     crash_sweep,
 )
+from langgraph_resilient.testing.life import Tokens, _unequal
 
 EFFECT = ("tool.before", "effect.after")
 
@@ -215,6 +218,46 @@ def test_so_may_what_the_test_says(log: EffectLog) -> None:
     assert only(report).allowed == {"mail": 1}
 
 
+def test_what_a_finished_run_does_again_is_found(log: EffectLog) -> None:
+    def factory(saver: Any) -> Any:
+        log.record("opened")
+        return asking(saver)
+
+    kill = only(
+        crash_sweep(
+            factory,
+            {"said": ""},
+            effects=log,
+            points=["put.after"],
+            most=1,
+            answer=lambda _: "Ann",
+            may_repeat=["opened"],
+        )
+    )
+    assert kill.problems == ["resumed once more, there were more effects: {'opened': 1}"]
+    assert not kill.ok
+
+
+def test_what_was_shown_must_begin_the_message(file_saver: Any) -> None:
+    emit = file_saver.emitter("t")
+    for token in ("Once ", "upon"):
+        emit(token)
+    [id] = {piece.message_id for piece in file_saver.stream("t")}
+    tokens = Tokens(file_saver, "t", fresh=False)
+    assert tokens.faults([AIMessage("Once upon a time", id=id), AIMessage("x", id="y")]) == []
+    [fault] = tokens.faults([AIMessage("Once more", id=id)])
+    assert fault == "'Once upon' was shown of a message that is now 'Once more'"
+
+
+def test_the_recorded_result_must_be_the_one_in_the_state() -> None:
+    recorded = ToolMessage("sent", tool_call_id="c1")
+    entry = SimpleNamespace(state="succeeded", tool="mail", result=recorded)
+    assert _unequal([entry], [recorded]) == []
+    assert _unequal([entry], []) == []  # the history was cut
+    [fault] = _unequal([entry], [ToolMessage("lost", tool_call_id="c1")])
+    assert fault == "the recorded result of 'mail' is not the one in the state"
+
+
 # --- questions ------------------------------------------------------------------------------
 
 
@@ -321,10 +364,12 @@ def test_nothing_killed_is_nothing_proved() -> None:
 def test_this_process_is_left_alone(whole: SweepReport, tmp_path: Path) -> None:
     """Moments are watched in children only: here nothing counts and nothing is patched."""
     from langgraph_resilient import ResilientSaver
+    from langgraph_resilient.stream.buffer import StreamBuffer
     from langgraph_resilient.testing import faults
 
     assert faults._active is None
     assert not hasattr(ResilientSaver.put, "__wrapped__")
+    assert not hasattr(StreamBuffer.reset, "__wrapped__")
 
 
 def test_a_sweep_works_inside_a_running_loop(log: EffectLog) -> None:
