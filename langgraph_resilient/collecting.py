@@ -11,16 +11,13 @@ from dataclasses import dataclass
 
 from langgraph_resilient import calls, modelcalls
 from langgraph_resilient.codec import envelope
-from langgraph_resilient.codec.frame import has_references, template_number
+from langgraph_resilient.codec.frame import ARCHIVE, has_references, template_number
 from langgraph_resilient.codec.packed import references_of
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.records import BLOB_BITS, ThreadRow
 from langgraph_resilient.restoring import Restorer, open_blob, unpacked
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Session
-
-ARCHIVE = "archive"
-"""Family of the templates that `maintenance.compact` makes; writers compress nothing against them."""
 
 
 def release(session: Session, blobs: Iterable[int]) -> None:
@@ -112,7 +109,10 @@ def remove(engine: Engine, session: Session, thread: ThreadRow, found: Garbage) 
 def _unused_templates(
     engine: Engine, session: Session, thread: ThreadRow, used: set[int]
 ) -> list[int]:
-    """Templates that no frame needs; the newest of a family is what the next frame will use."""
+    """Templates that no frame needs; the newest of a family is what the next frame will use.
+
+    The last of all stays, too: other processes may remember it, so its number is not given out again.
+    """
     first, last = rows.blob_bounds(thread.number)
     needed = {template_number(frame) for _, frame in frames_of(engine, session, thread)}
     for blob, _, stored in rows.read_blobs(session, first, last):
@@ -121,6 +121,7 @@ def _unused_templates(
     every = [(row[0], row[1]) for row in session.all("template_kinds", first, last)]
     newest = {kind: number for number, kind in every}
     newest.pop(ARCHIVE, None)
+    newest.update({"last": every[-1][0]} if every else {})
     kept = {first + number for number in needed if number is not None} | set(newest.values())
     return [number for number, _ in every if number not in kept]
 

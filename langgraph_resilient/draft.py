@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from langgraph_resilient.codec import digest
-from langgraph_resilient.codec.frame import Template
+from langgraph_resilient.codec.frame import ARCHIVE, Template
 from langgraph_resilient.codec.memo import ListMemo, Memo
 from langgraph_resilient.codec.msgpack import Packer
 from langgraph_resilient.codec.packed import is_message
@@ -174,10 +174,14 @@ class ThreadState:
         newest = session.one("blob_last", *rows.part_bounds(first, last))
         self.next_blob = max((newest[0] - first) if newest else 0, found.spent) + 1
         self.next_template = 1
-        for number, kind, _frame in session.all("templates_of", first, last):
+        latest: dict[str, int] = {}
+        for number, kind in session.all("template_kinds", first, last):
             self.next_template = number - first + 1
-            self.templates[kind] = engine.template(session, number)
+            latest[kind] = number
             self.made[kind] = self.made.get(kind, 0) + 1
+        for kind, number in latest.items():
+            if kind != ARCHIVE:
+                self.templates[kind] = engine.template(session, number)
         self.learned = generation
 
 

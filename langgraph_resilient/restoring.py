@@ -334,7 +334,7 @@ class Restorer:
                     thread_id=self.thread_id,
                 )
 
-    def _enter(self, found: list[tuple[int, bytes, bytes]]) -> None:
+    def _enter(self, found: list[tuple[int, bytes | None, bytes]]) -> None:
         """Open stored contents and remember them; most of the time of a first read goes here."""
         engine, loaded = self._engine, self._loaded
         unseal, place = engine.sealer.open, rows.blob_place
@@ -349,6 +349,8 @@ class Restorer:
                 except (DataCorrupt, TypeError, AttributeError) as error:
                     raise _damaged_blob(blob, error, self.thread_id) from None
                 entries[blob] = self._entry(raw, blob >> BLOB_BITS << BLOB_BITS, frame)
+                if at is None:  # it stands in an archive
+                    at = address_of(engine, blob, raw, has_references(frame))
                 addresses[at] = blob
                 size += len(raw) + ENTRY_BYTES
         loaded.update(entries)

@@ -37,7 +37,7 @@ from langgraph_resilient.records import (
     NamespaceRow,
     ThreadRow,
 )
-from langgraph_resilient.restoring import Restorer, open_blob, unpacked
+from langgraph_resilient.restoring import Restorer, address_of, open_blob, unpacked
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Session
 
@@ -109,6 +109,10 @@ def _free_of_templates(engine: Engine, session: Session, first: int, last: int) 
             renewed = engine.frames.encode(raw, references=named)
             sealed = engine.sealer.seal(rows.blob_place(number), renewed)
             rows.delete_blob(session, number)
+            if at is None:  # it stood in an archive
+                at = address_of(engine, number, raw, named)
+                if session.one("blob_by_digest", at) is not None:
+                    at = None  # an equal content was stored since; this one stays without
             session.many("blob_insert", rows.parts_of(number, at, sealed))
 
 

@@ -86,7 +86,25 @@ def gc(
     print_report(report, as_json)
 
 
+@on_database
+def compact(
+    saver: ResilientSaver,
+    thread: Threads = None,
+    vacuum: Annotated[
+        bool, typer.Option(help="Give free space back to the file system at the end.")
+    ] = True,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Pack old contents into large frames and make the file smaller; nothing is lost."""
+    with progress_bar() as show:
+        report = maintenance.compact(
+            saver, threads=thread, vacuum=vacuum, dry_run=dry_run, progress=relay(show)
+        )
+    print_report(report, as_json)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (prune, gc):
+    for command in (prune, gc, compact):
         app.command()(command)

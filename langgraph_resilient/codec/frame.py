@@ -39,6 +39,9 @@ _LARGE_LEVEL = 6
 _CONTEXTS_KEPT = 8
 _SAME_KEPT = 3
 """Idle contexts that are kept, of all kinds and of one kind."""
+ARCHIVE = "archive"
+"""Family of the templates that hold old contents whole; no new frame is compressed against them."""
+_ARCHIVE_LEVEL = 19
 _SMALL, _LARGE = b"small", b"large"
 """Stand for the shipped dictionary and for none where the content of a template could stand."""
 C = TypeVar("C")
@@ -51,10 +54,11 @@ class Method(IntEnum):
     DICTIONARY_1 = 1
     TEMPLATE = 2
     PLAIN = 3
+    SLICE = 4
 
 
 # Plain integers: a look at an enum's member costs as much as half a frame's header.
-_RAW, _DICTIONARY_1, _TEMPLATE, _PLAIN = map(int, Method)
+_RAW, _DICTIONARY_1, _TEMPLATE, _PLAIN, _SLICE = map(int, Method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,15 @@ class FrameCodec:
                 return bytes(out) + payload
         return bytes((flags | _RAW,)) + raw
 
+    def encode_archive(self, raw: bytes) -> bytes:
+        """A frame for many contents in a row: slow to make, small, quick to read."""
+        words = _high_dictionary()
+        parameters = _parameters(_ARCHIVE_LEVEL, words, len(raw))
+        compressor = zstandard.ZstdCompressor(compression_params=parameters, dict_data=words)
+        out = bytearray((FRAME_VERSION << 4 | _DICTIONARY_1,))
+        write_varint(out, len(raw))
+        return bytes(out) + compressor.compress(raw)
+
     def decode(self, frame: bytes, template: Template | None = None) -> bytes:
         """The content of a frame; `template` must be the one that `template_number` names.
 
@@ -160,6 +173,19 @@ class FrameCodec:
         finally:
             for words, decompressor in taken.items():
                 idle.give_back(words, decompressor)
+
+
+def slice_frame(template: int, start: int, size: int, *, references: bool) -> bytes:
+    """A frame that only says where in a template its content stands."""
+    out = bytearray((FRAME_VERSION << 4 | (REFERENCES if references else 0) | _SLICE,))
+    for number in (template, start, size):
+        write_varint(out, number)
+    return bytes(out)
+
+
+def is_slice(frame: bytes) -> bool:
+    """Whether a frame only says where in a template its content stands."""
+    return bool(frame and frame[0] & 0x07 == _SLICE)
 
 
 class _Idle(Generic[C]):
@@ -192,7 +218,7 @@ class _Idle(Generic[C]):
 
 def template_number(frame: bytes) -> int | None:
     """Which template a frame needs, or None."""
-    if frame and frame[0] & 0x07 == _TEMPLATE:
+    if frame and frame[0] & 0x07 in (_TEMPLATE, _SLICE):
         return read_varint(frame, 1)[0]
     return None
 
@@ -208,7 +234,9 @@ def content_size(frame: bytes) -> int:
     method = frame[0] & 0x07
     if method == Method.RAW:
         return len(frame) - 1
-    at = read_varint(frame, 1)[1] if method == Method.TEMPLATE else 1
+    at = read_varint(frame, 1)[1] if method in (Method.TEMPLATE, Method.SLICE) else 1
+    if method == Method.SLICE:
+        at = read_varint(frame, at)[1]
     return read_varint(frame, at)[0]
 
 
@@ -233,6 +261,8 @@ def _decode(
     method = header & 0x07
     if method == _RAW:
         return frame[1:]
+    if method == _SLICE:
+        return _sliced(frame, template)
     at = 1
     if method == _DICTIONARY_1:
         words = _SMALL
@@ -261,6 +291,17 @@ def _decode(
     if len(raw) != size:
         raise DataCorrupt(f"it holds {len(raw)} bytes and should hold {size}")
     return raw
+
+
+def _sliced(frame: bytes, template: Template | None) -> bytes:
+    number, at = read_varint(frame, 1)
+    if template is None or template.number != number:
+        raise DataCorrupt(f"its template {number} is missing")
+    start, at = read_varint(frame, at)
+    size, at = read_varint(frame, at)
+    if at != len(frame) or start + size > len(template.content):
+        raise DataCorrupt("it lies outside of its template")
+    return template.content[start : start + size]
 
 
 def _new_compressor(level: int, words: bytes) -> zstandard.ZstdCompressor:
@@ -293,6 +334,14 @@ def _shipped(level: int) -> zstandard.ZstdCompressionDict:
     )
     words.precompute_compress(compression_params=_parameters(level, words, _DICTIONARY_LIMIT))
     return words
+
+
+@lru_cache
+def _high_dictionary() -> zstandard.ZstdCompressionDict:
+    """The shipped dictionary, prepared by each compressor for itself: its input is long."""
+    return zstandard.ZstdCompressionDict(
+        dictionary.load(1).as_bytes(), dict_type=zstandard.DICT_TYPE_FULLDICT
+    )
 
 
 @lru_cache(maxsize=32)

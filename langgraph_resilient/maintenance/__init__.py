@@ -4,6 +4,7 @@ Each takes an open saver, works in short sessions beside running agents, and can
 any moment without leaving a half-done change.
 """
 
+from langgraph_resilient.maintenance.compaction import compact
 from langgraph_resilient.maintenance.exporting import export
 from langgraph_resilient.maintenance.garbage import gc
 from langgraph_resilient.maintenance.inventory import stats, threads
@@ -11,6 +12,7 @@ from langgraph_resilient.maintenance.migration import migrate
 from langgraph_resilient.maintenance.pruning import prune
 from langgraph_resilient.maintenance.rekeying import RekeyReport, rekey
 from langgraph_resilient.maintenance.reports import (
+    CompactReport,
     ExportReport,
     Finding,
     GcReport,
@@ -27,6 +29,7 @@ from langgraph_resilient.maintenance.reports import (
 from langgraph_resilient.maintenance.verification import verify
 
 __all__ = [
+    "CompactReport",
     "ExportReport",
     "Finding",
     "GcReport",
@@ -40,6 +43,7 @@ __all__ = [
     "Stats",
     "ThreadInfo",
     "VerifyReport",
+    "compact",
     "export",
     "gc",
     "migrate",

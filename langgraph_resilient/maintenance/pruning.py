@@ -5,7 +5,7 @@ ground.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
@@ -42,10 +42,9 @@ def prune(
 
     One transaction a thread, beside running agents: interrupted, it has done some threads whole and
     the others not at all, and running it again goes on. In each namespace the newest checkpoint
-    stays, with its pending writes, so a waiting interrupt stays answerable. While a tool call of a
-    thread has not come to an end (its outcome is unknown, it waits for a human, it runs), everything
-    since the checkpoint before it began stays. What a kept delta channel is rebuilt from is kept
-    with it.
+    stays, with its pending writes, so a waiting interrupt stays answerable. While a tool call has
+    not come to an end (unknown outcome, waiting, running), all since the checkpoint before it began
+    stays. What a kept delta channel is rebuilt from is kept with it.
 
     Args:
         saver: an open saver.
@@ -57,9 +56,8 @@ def prune(
         dry_run: change nothing, only tell what would go.
         journal: also remove model calls that are retired and ended before the oldest checkpoint
             that is left. They are there for audits only.
-        ledger: also remove tool calls that ended before it. They are what keeps a finished call
-            from running twice: whoever goes back to an old checkpoint, or sends an old message
-            again, runs such calls anew once their rows are gone. So they stay unless you say so.
+        ledger: also remove tool calls that ended before it. They keep a finished call from running
+            twice in time travel, so they stay unless you say so.
         progress: is told after each thread.
 
     Returns:
@@ -69,23 +67,33 @@ def prune(
         ConfigurationError: `keep` is less than 1, or the age is negative.
         StorageError: the database could not be written; whole threads are done or not.
     """
-    if keep is not None and keep < 1:
-        raise ConfigurationError(f"prune: keep={keep}; keep at least 1, or delete the thread")
-    if older_than is not None and older_than < timedelta(0):
-        raise ConfigurationError(f"prune: older_than={older_than} lies in the future")
+    _check(keep, older_than)
     saver._keep()
     work = _Prune(saver, keep, older_than, journal, ledger)
     names = all_threads(saver) if threads is None else list(dict.fromkeys(map(str, threads)))
-    for done, thread_id in enumerate(names):
-        if progress is not None:
-            progress(Progress(done, len(names), "pruning threads"))
+    for thread_id in told(progress, names, "pruning threads"):
         try:
             work.look(thread_id) if dry_run else work.run(thread_id)
         except DataCorrupt as error:
             work.skipped.append(Skipped(thread_id, str(error)))
-    if progress is not None:
-        progress(Progress(len(names), len(names), "pruning threads"))
     return work.report(dry_run)
+
+
+def _check(keep: int | None, older_than: timedelta | None) -> None:
+    if keep is not None and keep < 1:
+        raise ConfigurationError(f"prune: keep={keep}; keep at least 1, or delete the thread")
+    if older_than is not None and older_than < timedelta(0):
+        raise ConfigurationError(f"prune: older_than={older_than} lies in the future")
+
+
+def told(progress: OnProgress | None, names: Sequence[str], what: str) -> Iterator[str]:
+    """The threads one after the other, with word of each."""
+    for done, name in enumerate(names):
+        if progress is not None:
+            progress(Progress(done, len(names), what))
+        yield name
+    if progress is not None:
+        progress(Progress(len(names), len(names), what))
 
 
 def all_threads(saver: ResilientSaver) -> list[str]:

@@ -260,3 +260,32 @@ class GcReport:
     bytes: int
     dry_run: bool
     skipped: list[Skipped]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactReport:
+    """What a compaction came to. Sizes are bytes.
+
+    Attributes:
+        threads: threads that were packed.
+        frames: stored values that stand in archives now.
+        frame_bytes_before: what all frames of these threads took.
+        frame_bytes_after: what they take now, archives included.
+        file_bytes_before: size of the file.
+        file_bytes_after: its size now.
+        vacuumed: whether free space was given back to the file system.
+        not_vacuumed_because: why not; empty when it was.
+        dry_run: whether nothing was changed.
+        skipped: threads that are damaged and were left as they are, each with the reason.
+    """
+
+    threads: int
+    frames: int
+    frame_bytes_before: int
+    frame_bytes_after: int
+    file_bytes_before: int
+    file_bytes_after: int
+    vacuumed: bool
+    not_vacuumed_because: str
+    dry_run: bool
+    skipped: list[Skipped]

@@ -84,7 +84,7 @@ class Content:
 
     Attributes:
         blob: its number.
-        address: what stands in the column of the digest.
+        address: what stands in the column of the digest; None for one in an archive.
         stored: the sealed frame, or None when the parts do not fit each other.
     """
 
@@ -128,7 +128,7 @@ def _one_content(session: Session, after: tuple[Any, ...], last: int) -> Page:
 
 def _content(blob: int, parts: list[Row]) -> Content:
     fits = all(
-        row[0] & _INDEX == index and (row[1] is None) is bool(index) and type(row[2]) is bytes
+        row[0] & _INDEX == index and not (index and row[1] is not None) and type(row[2]) is bytes
         for index, row in enumerate(parts)
     )
     return Content(blob, parts[0][1], b"".join(row[2] for row in parts) if fits else None)

@@ -175,7 +175,9 @@ class ThreadCheck:
             frame = self._engine.sealer.open(rows.blob_place(blob), content.stored)
             raw = decoded(self._engine, session, frame, self._number)
             named = has_references(frame)
-            if address_of(self._engine, blob, raw, named) != content.address:
+            if content.address is None:
+                self._check.count("unaddressed_blobs")
+            elif address_of(self._engine, blob, raw, named) != content.address:
                 raise DataCorrupt("its address is not that of its content")
             if named:
                 self._inner[blob] = references_of(raw, self._base)

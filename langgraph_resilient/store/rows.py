@@ -306,8 +306,8 @@ def part_bounds(first: int, last: int) -> tuple[int, int]:
     return first << PART_BITS, (last << PART_BITS) + (1 << PART_BITS) - 1
 
 
-def parts_of(blob: int, at: bytes, stored: bytes) -> list[Row]:
-    """The rows of a content.
+def parts_of(blob: int, at: bytes | None, stored: bytes) -> list[Row]:
+    """The rows of a content; one in an archive has no address (None).
 
     Contents of a few kilobytes would leave much of a page empty, so they are cut into parts of
     which several fill one; long ones fill overflow pages by themselves.
@@ -322,11 +322,12 @@ def parts_of(blob: int, at: bytes, stored: bytes) -> list[Row]:
     ]
 
 
-def read_blobs(session: Session, first: int, last: int) -> list[tuple[int, bytes, bytes]]:
-    """Contents whose numbers are neighbours: (blob, address, stored bytes)."""
-    found: list[tuple[int, bytes, bytes]] = []
+def read_blobs(session: Session, first: int, last: int) -> list[tuple[int, bytes | None, bytes]]:
+    """Contents whose numbers are neighbours: (blob, address or None, stored bytes)."""
+    found: list[tuple[int, bytes | None, bytes]] = []
     pieces: list[bytes] = []
-    at, blob = b"", -1
+    at: bytes | None = b""
+    blob = -1
     for part, digest, stored in session.all("blob_parts", *part_bounds(first, last)):
         index = part & _PART_MASK
         if not index:

@@ -17,8 +17,11 @@ from langgraph_resilient.codec.frame import (
     FrameCodec,
     Method,
     Template,
+    content_size,
     has_references,
+    is_slice,
     read_varint,
+    slice_frame,
     template_number,
     write_varint,
 )
@@ -159,7 +162,7 @@ def test_several_threads_share_one_codec() -> None:
         (bytes((0x0 << 4,)) + b"x", "version 0 is unknown"),
         (bytes((0xF << 4,)) + b"x", "version 15 is unknown"),
         (bytes((0xE1,)) + b"encrypted", "version 14 is unknown"),
-        (frame_of(4, 5, b"\0\0"), "method 4 is unknown"),
+        (frame_of(5, 5, b"\0\0"), "method 5 is unknown"),
         (frame_of(7, 5, b"\0\0"), "method 7 is unknown"),
         (bytes((0x11,)), "cut off"),
         (bytes((0x13, 0x80)), "cut off"),
@@ -270,3 +273,37 @@ def test_a_frame_with_a_flipped_bit_is_read_or_refused(data: st.DataObject) -> N
     at = data.draw(st.integers(0, len(frame) - 1))
     frame[at] ^= 1 << data.draw(st.integers(0, 7))
     read_or_refused(bytes(frame), TEMPLATE)
+
+
+# --- slices -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("references", [False, True])
+@pytest.mark.parametrize("start", [0, 1, len(WORDS) - 4])
+def test_a_slice_is_its_part_of_the_template(start: int, references: bool) -> None:
+    frame = slice_frame(TEMPLATE.number, start, 4, references=references)
+    assert CODEC.decode(frame, TEMPLATE) == TEMPLATE.content[start : start + 4]
+    assert (template_number(frame), content_size(frame)) == (TEMPLATE.number, 4)
+    assert (has_references(frame), is_slice(frame)) == (references, True)
+    assert len(frame) <= 7
+
+
+def test_a_slice_outside_of_its_template_is_refused() -> None:
+    size = len(TEMPLATE.content)
+    for start, length in ((size, 1), (0, size + 1), (1 << 40, 1), (0, 1 << 63)):
+        frame = slice_frame(TEMPLATE.number, start, length, references=False)
+        with pytest.raises(DataCorrupt, match="outside of its template"):
+            CODEC.decode(frame, TEMPLATE)
+    whole = slice_frame(TEMPLATE.number, 0, 4, references=False)
+    for wrong in (whole + b"x", whole[:-1]):
+        with pytest.raises(DataCorrupt):
+            CODEC.decode(wrong, TEMPLATE)
+    for template in (None, Template(TEMPLATE.number + 1, WORDS)):
+        with pytest.raises(DataCorrupt, match="is missing"):
+            CODEC.decode(whole, template)
+
+
+@pytest.mark.parametrize("size", [1, 100, LIMIT])
+def test_an_archive_is_a_frame_that_every_release_reads(size: int) -> None:
+    raw = (WORDS * (size // len(WORDS) + 1))[:size]
+    assert CODEC.decode(CODEC.encode_archive(raw)) == raw

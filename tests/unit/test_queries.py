@@ -34,6 +34,7 @@ ONCE_A_STEP = [
     "blob_last",
     "template",
     "templates_of",
+    "template_kinds",
     "namespace_move",
     "tombstone",
     "tombstones",
