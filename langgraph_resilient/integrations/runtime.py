@@ -102,8 +102,9 @@ class Place:
             warn_once(
                 "exit",
                 'durability="exit" stores no checkpoint before the end of a run, so an external '
-                "tool call starts before its request is durable; the ledger still keeps it from "
-                'running twice. Use "sync" or "async" where calls matter',
+                "tool call starts before its request is durable; the ledger keeps it from running twice "
+                "only where the model's calls are journaled, so that the same message asks again. "
+                'Use "sync" or "async" where calls matter',
             )
             return None
         ids = self.configurable.get("checkpoint_map") or {}
