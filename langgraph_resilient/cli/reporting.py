@@ -27,7 +27,9 @@ def print_report(report: Any, as_json: bool) -> None:
         numbers = {name: value for name, value in values.items() if name not in lists}
         print_table(("what", "number"), named_rows(numbers))
         for name, rows in lists.items():
-            if rows:
+            if rows and isinstance(rows[0], str):
+                print_table((name,), [(row,) for row in rows])
+            elif rows:
                 print_table(list(rows[0]), [list(row.values()) for row in rows], title=name)
     if getattr(report, "skipped", None):
         raise typer.Exit(ExitCode.FINDINGS)

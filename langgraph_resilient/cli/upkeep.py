@@ -1,4 +1,4 @@
-"""The commands that make a file smaller: prune, expire, gc, compact, repair."""
+"""The commands that make a file smaller: prune, expire, gc, compact."""
 
 from __future__ import annotations
 
@@ -104,7 +104,34 @@ def compact(
     print_report(report, as_json)
 
 
+@on_database
+def expire(
+    saver: ResilientSaver,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Such as 90m, 36h, 30d, 8w.")
+    ],
+    thread: Threads = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also threads with a tool call of unknown outcome.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Delete whole threads whose newest checkpoint is older than an age."""
+    limit = age(older_than)
+    with progress_bar() as show:
+        report = maintenance.expire(
+            saver,
+            older_than=limit,
+            threads=thread,
+            force=force,
+            dry_run=dry_run,
+            progress=relay(show),
+        )
+    print_report(report, as_json)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (prune, gc, compact):
+    for command in (prune, expire, gc, compact):
         app.command()(command)

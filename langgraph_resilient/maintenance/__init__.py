@@ -5,6 +5,7 @@ any moment without leaving a half-done change.
 """
 
 from langgraph_resilient.maintenance.compaction import compact
+from langgraph_resilient.maintenance.expiring import expire
 from langgraph_resilient.maintenance.exporting import export
 from langgraph_resilient.maintenance.garbage import gc
 from langgraph_resilient.maintenance.inventory import stats, threads
@@ -13,6 +14,7 @@ from langgraph_resilient.maintenance.pruning import prune
 from langgraph_resilient.maintenance.rekeying import RekeyReport, rekey
 from langgraph_resilient.maintenance.reports import (
     CompactReport,
+    ExpireReport,
     ExportReport,
     Finding,
     GcReport,
@@ -30,6 +32,7 @@ from langgraph_resilient.maintenance.verification import verify
 
 __all__ = [
     "CompactReport",
+    "ExpireReport",
     "ExportReport",
     "Finding",
     "GcReport",
@@ -44,6 +47,7 @@ __all__ = [
     "ThreadInfo",
     "VerifyReport",
     "compact",
+    "expire",
     "export",
     "gc",
     "migrate",

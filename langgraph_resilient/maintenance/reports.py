@@ -289,3 +289,18 @@ class CompactReport:
     not_vacuumed_because: str
     dry_run: bool
     skipped: list[Skipped]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireReport:
+    """Which threads were deleted, or would be.
+
+    Attributes:
+        threads: their names.
+        dry_run: whether nothing was changed.
+        skipped: old threads that were left as they are, each with the reason.
+    """
+
+    threads: list[str]
+    dry_run: bool
+    skipped: list[Skipped]
