@@ -1,4 +1,4 @@
-"""The commands that make a file smaller: prune, expire, gc, compact."""
+"""The commands that make a file smaller: prune, expire, gc, compact; and the one that repairs a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from langgraph_resilient import maintenance
 from langgraph_resilient.cli.options import Json, Threads, on_database
-from langgraph_resilient.cli.output import progress_bar
+from langgraph_resilient.cli.output import ExitCode, progress_bar
 from langgraph_resilient.cli.reporting import print_report, relay
 from langgraph_resilient.errors import ConfigurationError
 from langgraph_resilient.saver import ResilientSaver
@@ -131,7 +131,21 @@ def expire(
     print_report(report, as_json)
 
 
+@on_database
+def repair(
+    saver: ResilientSaver,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread_id.")],
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Fall back to the newest intact checkpoint of a damaged thread; exit code 1 if none is left."""
+    report = maintenance.repair(saver, thread, dry_run=dry_run)
+    print_report(report, as_json)
+    if report.hopeless:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (prune, expire, gc, compact):
+    for command in (prune, expire, gc, compact, repair):
         app.command()(command)

@@ -12,6 +12,7 @@ from langgraph_resilient.maintenance.inventory import stats, threads
 from langgraph_resilient.maintenance.migration import migrate
 from langgraph_resilient.maintenance.pruning import prune
 from langgraph_resilient.maintenance.rekeying import RekeyReport, rekey
+from langgraph_resilient.maintenance.repairing import repair
 from langgraph_resilient.maintenance.reports import (
     CompactReport,
     ExpireReport,
@@ -19,10 +20,12 @@ from langgraph_resilient.maintenance.reports import (
     Finding,
     GcReport,
     Lossy,
+    Lost,
     MigrateReport,
     OnProgress,
     Progress,
     PruneReport,
+    RepairReport,
     Skipped,
     Stats,
     ThreadInfo,
@@ -37,11 +40,13 @@ __all__ = [
     "Finding",
     "GcReport",
     "Lossy",
+    "Lost",
     "MigrateReport",
     "OnProgress",
     "Progress",
     "PruneReport",
     "RekeyReport",
+    "RepairReport",
     "Skipped",
     "Stats",
     "ThreadInfo",
@@ -53,6 +58,7 @@ __all__ = [
     "migrate",
     "prune",
     "rekey",
+    "repair",
     "stats",
     "threads",
     "verify",

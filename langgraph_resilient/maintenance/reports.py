@@ -304,3 +304,33 @@ class ExpireReport:
     threads: list[str]
     dry_run: bool
     skipped: list[Skipped]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A checkpoint that is lost, and why.
+
+    Attributes:
+        checkpoint_ns: its namespace.
+        checkpoint_id: its id; empty where nothing is left of it.
+        reason: what is damaged.
+    """
+
+    checkpoint_ns: str
+    checkpoint_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairReport:
+    """What falling back to intact checkpoints costs.
+
+    Attributes:
+        lost: damaged checkpoints that went, or would go, newest first.
+        hopeless: namespaces in which no checkpoint is intact; they stay as they are.
+        dry_run: whether nothing was changed.
+    """
+
+    lost: list[Lost]
+    hopeless: list[str]
+    dry_run: bool
