@@ -1,6 +1,7 @@
 """Makes the golden files of a format: small databases that every later release must read.
 
-Run once per released format, ``python tests/golden/make.py v1``, and never again: a file that is
+Run once per released format, ``python tests/golden/make.py v1`` (``... v3-compact v1`` compacts the
+files of an earlier one), and never again: a file that is
 there is not touched. The history below belongs to the files and does not change either; a new
 kind of value gets a new history and a new folder.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import random
+import shutil
 import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
@@ -26,6 +28,7 @@ from langgraph.types import Command, Interrupt, Send
 from pydantic import SecretStr
 
 from langgraph_resilient import Cipher, ResilientSaver
+from langgraph_resilient.maintenance import compact
 
 HERE = Path(__file__).parent
 KEY = bytes(range(32))
@@ -220,5 +223,22 @@ def make(folder: Path) -> None:
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
+def make_compact(folder: Path, source: Path) -> None:
+    """The same for the files of an earlier format, compacted by this release."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for guard, options in GUARDS.items():
+        path = folder / f"{guard}.bin"
+        if path.exists():
+            sys.exit(f"{path} is there already; golden files are never made again")
+        shutil.copy(source / path.name, path)
+        with ResilientSaver.from_conn_string(path, **options) as saver:
+            compact(saver)
+    lines = [f"{digest(path)}  {path.name}\n" for path in sorted(folder.glob("*.bin"))]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+
+
 if __name__ == "__main__":
-    make(HERE / sys.argv[1])
+    if len(sys.argv) > 2:
+        make_compact(HERE / sys.argv[1], HERE / sys.argv[2])
+    else:
+        make(HERE / sys.argv[1])

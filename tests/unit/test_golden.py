@@ -85,6 +85,22 @@ def test_a_golden_file_reads_back_and_can_be_continued(
         assert not verify(saver).findings
 
 
+@pytest.mark.parametrize("guard", GUARDS)
+def test_a_compacted_golden_file_reads_back_and_can_be_continued(
+    guard: str, tmp_path: Path
+) -> None:
+    path = golden("v3-compact", guard, tmp_path)
+    wanted = expected()
+    with ResilientSaver.from_conn_string(path, **GUARDS[guard]) as saver:
+        check(saver, wanted)
+        assert verify(saver).checked["unaddressed_blobs"] > 0
+        wanted.saver = saver
+        wanted.put("chat", {"messages": ["more"]})
+        wanted.delete("sharing")
+        check(saver, wanted)
+        assert not verify(saver).findings
+
+
 READ_ONLY = ("mode=ro", "immutable=1", "connection")
 
 
