@@ -256,6 +256,22 @@ def test_fifty_rounds_take_less_than_300_kilobytes(path: Path) -> None:
     assert path.stat().st_size <= 300_000
 
 
+@pytest.mark.campaign
+def test_recorded_conversations_come_near_to_one_stream_each(path: Path) -> None:
+    from benchmarks.workloads import SCALES, real
+
+    made = real(SCALES["full"])
+    if made is None:
+        pytest.skip("the recordings are not here")
+    with ResilientSaver.from_conn_string(path, synchronous="OFF") as saver:
+        graph = made.build(saver, None)
+        for turn in made.turns:
+            graph.invoke(turn.inputs, turn.config)
+        compact(saver)
+        assert verify(saver).findings == []
+    assert path.stat().st_size <= 1.5 * made.floor()
+
+
 def test_the_command_compacts(path: Path) -> None:
     with ResilientSaver.from_conn_string(path) as saver:
         talk(saver)
