@@ -107,9 +107,11 @@ class QuickWriter:
         connection = self._opened()
         own = not connection.in_transaction  # a user's connection may be in one
         execute = connection.execute
-        if own and len(batch) == 1 and len(batch[0].statements) == 1:
+        # In autocommit mode a statement is a transaction of its own; a user's connection may be in
+        # another mode, in which it would leave one open.
+        if not self._db.single and len(batch) == 1 and len(batch[0].statements) == 1:
             name, parameters = batch[0].statements[0]
-            execute(self._sql[name], parameters)  # a statement is a transaction of its own
+            execute(self._sql[name], parameters)
             return
         if own:
             execute("BEGIN IMMEDIATE")
