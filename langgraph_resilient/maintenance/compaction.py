@@ -173,7 +173,12 @@ class _Compaction:
         if size >= was:
             return None  # a thread of noise, say
         if not dry_run:
-            epoch = engine.db.write(lambda session: self._store(session, thread, chosen))
+            try:
+                epoch = engine.db.write(lambda session: self._store(session, thread, chosen))
+            except BaseException:
+                for archive, _ in self._archives:  # was read in the transaction; the number is free
+                    engine.templates.discard(first + archive)
+                raise
             if epoch is None:
                 return None
             engine.forget(epoch)
