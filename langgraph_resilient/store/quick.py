@@ -135,5 +135,5 @@ class QuickWriter:
             self._connection.execute("PRAGMA synchronous = NORMAL")
             # Copying the log into the file waits for the disk: the main writer does it, or the
             # copier when nothing is written.
-            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_PAGES}")
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {int(_PAGES)}")
         return self._connection
