@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import traceback
@@ -174,3 +175,9 @@ def kill(pid: int) -> None:
     """SIGKILL a child of ours and reap it; it must have died by that signal."""
     os.kill(pid, signal.SIGKILL)
     assert wait(pid) == -signal.SIGKILL, "the child ended by itself before it was killed"
+
+
+def plain_id(value: Any) -> str:
+    """A test's id that is the same in every process: the text of a value without addresses."""
+    shown = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return re.sub(r" at 0x[0-9a-f]+", "", shown)

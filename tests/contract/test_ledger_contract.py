@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from building import Thread, checkpoint_id_of, config, fork, in_child, wait
+from building import Thread, checkpoint_id_of, config, fork, in_child, plain_id, wait
 from calling import (
     Asking,
     answer,
@@ -282,7 +282,7 @@ def test_a_call_of_a_dead_process_is_unknown_before_anybody_resumes(saver: Any) 
         ({"verify": lambda entry: False}, "sent c"),
         ({"verify": lambda entry: None}, Asking),
     ],
-    ids=str,
+    ids=plain_id,
 )
 def test_what_a_policy_says_about_an_unknown_call(plain: Any, policy: Any, outcome: Any) -> None:
     make_unknown(plain, call())
@@ -306,7 +306,7 @@ def test_what_a_policy_says_about_an_unknown_call(plain: Any, policy: Any, outco
         ({"action": "failed", "result": "closed"}, "failed", "closed", 0),
         ("failed", "failed", "The call to send failed.", 0),
     ],
-    ids=str,
+    ids=plain_id,
 )
 def test_what_a_human_answers(plain: Any, given: Any, state: str, result: str, runs: int) -> None:
     body = Counter()
@@ -345,7 +345,7 @@ def test_an_answer_that_cannot_be_understood_is_asked_again(plain: Any) -> None:
         ("done", {}, "succeeded", 0),
         ("not_done", {}, "failed", 1),
     ],
-    ids=str,
+    ids=plain_id,
 )
 def test_operators_resolve_a_call_and_the_run_goes_on_with_that(
     saver: Any, action: str, extra: dict[str, Any], state: str, runs: int

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from building import plain_id
 
 from langgraph_resilient import configs
 from langgraph_resilient.errors import ConfigurationError
@@ -109,7 +110,7 @@ class Opaque:
 
 
 @pytest.mark.parametrize(
-    "value", [Opaque(), [Opaque()], {"a": {1: 2}}, (1, 2), {1}, b"x", [[b"x"]]], ids=repr
+    "value", [Opaque(), [Opaque()], {"a": {1: 2}}, (1, 2), {1}, b"x", [[b"x"]]], ids=plain_id
 )
 def test_values_of_the_run_that_are_no_json_are_left_out(value: Any) -> None:
     config = {**named(thread_id="t"), "metadata": {"value": value}}
