@@ -8,6 +8,7 @@ of the saver. The one that is stored next hangs on the last stored one.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from langgraph_resilient.policy import Snapshot, kind_of_last, must_store
 
+_PLACES = 4096
 _KEEPING = frozenset((ERROR, INTERRUPT, RESUME))
 Writes = tuple[Sequence[tuple[str, Any]], str, str]
 
@@ -75,6 +77,8 @@ class Holder:
         self._lock = threading.RLock()
         """Guards what is held: a checkpoint is stored before what hangs on it."""
         self._held: dict[tuple[str, str], Held] = {}
+        self._ahead: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """By namespace, the checkpoint whose writes were stored last without its being held."""
         self.counts = Counts()
 
     def put(self, given: Checkpointed) -> None:
@@ -99,7 +103,11 @@ class Holder:
                 rounds=rounds,
                 tools_ran=kind == "tool",
             )
-            if not must_store(given.checkpoint, given.metadata) and not self._policy(snapshot):
+            # LangGraph saves in the background: writes may come before their own checkpoint. They
+            # are stored, so it must be, too, or an interrupt among them would hang on nothing.
+            ahead = self._ahead.pop(place, None) == given.checkpoint["id"]
+            needed = ahead or must_store(given.checkpoint, given.metadata)
+            if not needed and not self._policy(snapshot):
                 self._held[place] = Held(given=given, skipped=skipped + 1, rounds=rounds)
                 self.counts.skipped += 1
                 return
@@ -113,6 +121,10 @@ class Holder:
         with self._lock:
             held = self._held.get((thread_id, checkpoint_ns))
             if held is None or held.given.checkpoint["id"] != id:
+                self._ahead[thread_id, checkpoint_ns] = id
+                self._ahead.move_to_end((thread_id, checkpoint_ns))
+                while len(self._ahead) > _PLACES:
+                    self._ahead.popitem(last=False)
                 return False
             if any(channel in _KEEPING for channel, _ in writes[0]):
                 self._keep((thread_id, checkpoint_ns))

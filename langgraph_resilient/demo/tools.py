@@ -19,7 +19,6 @@ from langgraph_resilient.demo.calls import FINISHED, STARTED, CallLog
 from langgraph_resilient.demo.process import die
 from langgraph_resilient.ledger import effect
 
-TOOL_CALLS = ("search", "extract", "send_email")
 DEATHS = ("before", "after")
 """Where the process may die inside the e-mail tool: before the mail is sent, or after it."""
 

@@ -28,8 +28,8 @@ from langgraph_resilient.store.sqlite import Session
 _FOLD: Final = 64
 """Chunks after which those that stand alone become one block."""
 _NOTHING: Final[Any] = None
-TEXT, CHUNK, RESET, END = 0, 1, 2, 3
-"""Kinds of an item: a text, any other chunk, "forget what was shown", the end of the answer."""
+TEXT, CHUNK, RESET = 0, 1, 2
+"""Kinds of an item: a text, any other chunk, "forget what was shown"."""
 
 
 class Item(NamedTuple):

@@ -13,6 +13,8 @@ import pytest
 from building import fork, in_child, wait
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -154,6 +156,28 @@ def test_an_interrupt_is_never_skipped(tmp_path: Path, whole: list[str]) -> None
         assert agent.get_state(CONFIG).tasks[0].interrupts
         out = agent.invoke(Command(resume=""), CONFIG)
     assert texts(out) == whole
+
+
+@pytest.mark.parametrize("channel", ["__interrupt__", "__error__", "messages"])
+def test_a_checkpoint_whose_writes_came_ahead_of_it_is_stored(tmp_path: Path, channel: str) -> None:
+    """LangGraph saves in the background, in any order."""
+    path = tmp_path / "agent.db"
+    thread = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    checkpoint = {**empty_checkpoint(), "id": str(uuid6())}
+    checkpoint["channel_values"] = {"branch:to:tools": None}
+    named = {"configurable": {**thread["configurable"], "checkpoint_id": checkpoint["id"]}}
+
+    def run() -> None:
+        with ResilientSaver.from_conn_string(path, policy=NEVER) as saver:
+            saver.put_writes(named, [(channel, "x")], "task")
+            saver.put(thread, checkpoint, {"source": "loop", "step": 1}, {})
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(run) == -signal.SIGKILL
+    with ResilientSaver.from_conn_string(path) as saver:
+        found = saver.get_tuple(thread)
+    assert found is not None
+    assert found.pending_writes == [("task", channel, "x")]
 
 
 def test_an_error_is_never_skipped(tmp_path: Path) -> None:
