@@ -178,6 +178,8 @@ def kill(pid: int) -> None:
 
 
 def plain_id(value: Any) -> str:
-    """A test's id that is the same in every process: the text of a value without addresses."""
+    """A test's id that is the same in every process: no addresses, sets in the order of their texts."""
+    if isinstance(value, set | frozenset):
+        return f"{type(value).__name__}({', '.join(sorted(map(plain_id, value)))})"
     shown = value if isinstance(value, str) and value.isprintable() else repr(value)
     return re.sub(r" at 0x[0-9a-f]+", "", shown)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,17 @@ from langgraph_resilient import Cipher, ResilientSaver
 BACKENDS = ("file", "memory", "connection")
 GUARDS = ("plain", "cipher", "serde")
 KEY = bytes(range(32))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One hash seed for all processes that collect tests, so that they agree on every test's id.
+
+    The processes that tests start go on with seeds of their own: what is stored must not depend on it.
+    """
+    if hasattr(config, "workerinput"):
+        os.environ.pop("PYTHONHASHSEED", None)
+    else:
+        os.environ.setdefault("PYTHONHASHSEED", str(random.randrange(2**32)))
 
 
 def make_cipher() -> Any:

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Optional, TypeVa
 from zoneinfo import ZoneInfo
 
 import pytest
+from building import plain_id
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables.utils import AddableDict
 from langgraph.store.base import GetOp, Item, SearchItem
@@ -113,7 +114,7 @@ class MyDeque(deque[int]):
         typing.Any,
         type(None),
     ],
-    ids=repr,
+    ids=plain_id,
 )
 def test_a_standard_value_comes_back_equal_and_of_the_same_type(value: Any) -> None:
     assert same(roundtrip(value), value)
