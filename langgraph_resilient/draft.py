@@ -332,6 +332,11 @@ class Draft:
         )
         return Namespace(row, False, None)
 
+    def count_skipped(self, checkpoint_ns: str, skipped: int) -> None:
+        """Note with the checkpoint that is stored now how many were skipped before it."""
+        ns, sealer = self.namespace(checkpoint_ns).row.ns, self.engine.sealer
+        self.then(lambda session: rows.count_snapshots(session, sealer, ns, skipped=skipped))
+
     def then(self, step: Callable[[Session], None]) -> None:
         """Do something in the transaction, after the contents are in."""
         self._steps.append(step)

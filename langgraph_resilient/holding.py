@@ -28,6 +28,7 @@ class Checkpointed:
 
     Attributes:
         parent: id of the checkpoint it hangs on; of a stored one once it is stored.
+        skipped: how many were skipped for good between the two when it is stored.
     """
 
     thread_id: str
@@ -35,6 +36,7 @@ class Checkpointed:
     checkpoint: Mapping[str, Any]
     metadata: Mapping[str, Any]
     parent: str | None
+    skipped: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,7 +113,7 @@ class Holder:
                 self._held[place] = Held(given=given, skipped=skipped + 1, rounds=rounds)
                 self.counts.skipped += 1
                 return
-            self._store(given)
+            self._store(replace(given, skipped=skipped))
             self._held.pop(place, None)
             self.counts.stored += 1
             self.counts.bridged += before is not None
@@ -155,7 +157,7 @@ class Holder:
 
     def _keep(self, place: tuple[str, str]) -> None:
         held = self._held[place]
-        self._store(held.given)
+        self._store(replace(held.given, skipped=held.skipped - 1))
         for writes in held.writes:
             self._store_writes(*place, held.given.checkpoint["id"], writes)
         del self._held[place]

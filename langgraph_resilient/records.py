@@ -35,6 +35,21 @@ class NamespaceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotCounts:
+    """What became of a namespace's checkpoints besides those that are there.
+
+    Attributes:
+        skipped: a policy skipped them.
+        bridged: stored ones whose parent link leads over skipped ones.
+        removed: stored ones that were pruned, deleted with their run, or lost in a repair.
+    """
+
+    skipped: int = 0
+    bridged: int = 0
+    removed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRow:
     """A checkpoint as stored, its seal opened."""
 

@@ -75,6 +75,7 @@ def _delete(engine: Engine, session: Session, thread: ThreadRow) -> int:
             session.run("tombstone_insert", name, id)
         session.run("writes_delete", ns)
         session.run("checkpoints_delete", ns)
+        session.run("snapshots_delete", ns)
     first, last = rows.blob_bounds(thread.number)
     _free_of_templates(engine, session, first, last)
     session.run("namespaces_delete", thread.number)
@@ -469,6 +470,7 @@ class _Reduction:
                 session.run("writes_delete_of", ns, row.id)
             elif row.seq in folded:
                 self._replace(row, _survivor(row.parent, parents, names), folded[row.seq])
+        rows.count_snapshots(session, self._engine.sealer, ns, removed=len(found) - len(kept))
         tally, _ = rows.tally_of(session, ns, self._engine.key)
         self._move(max(kept, default=0), len(kept), tally)
 

@@ -39,6 +39,7 @@ from typing_extensions import Self
 
 from langgraph_resilient import configs, history, listing, recording, retention
 from langgraph_resilient.codec.keys import pack_name
+from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError, UnknownOutcome
 from langgraph_resilient.holding import Checkpointed, Held, Holder, Writes
@@ -342,17 +343,14 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
 
     def _store(self, given: Checkpointed) -> None:
         listing.adopt(self._engine, given.thread_id)
-        self._engine.change(
-            given.thread_id,
-            lambda draft: recording.put(
-                draft,
-                given.checkpoint_ns,
-                given.checkpoint,
-                given.metadata,
-                given.parent,
-                self._user_serde(),
-            ),
-        )
+
+        def build(draft: Draft) -> None:
+            name = given.checkpoint_ns
+            parts = (given.checkpoint, given.metadata, given.parent, self._user_serde())
+            if recording.put(draft, name, *parts) and given.skipped:
+                draft.count_skipped(name, given.skipped)
+
+        self._engine.change(given.thread_id, build)
 
     def put_writes(
         self,

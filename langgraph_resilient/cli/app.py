@@ -248,13 +248,30 @@ def verify(
     _print_verification(report, as_json)
 
 
+def _print_threads(saver: ResilientSaver, wanted: list[str], as_json: bool) -> None:
+    known = {info.thread_id: info for info in maintenance.threads(saver)}
+    found = [known[name] for name in dict.fromkeys(wanted) if name in known]
+    if as_json:
+        print_json({"threads": found})
+    else:
+        for info in found:
+            print_table(("what", "number"), named_rows(plain(info)))
+    for name in [name for name in wanted if name not in known]:
+        fail(f"there is no thread {name!r} in this database")
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
 @app.command()
 @on_database
 def stats(
     saver: ResilientSaver,
+    thread: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Count what the file holds and what it takes."""
+    """Count what the file holds and what it takes; with --thread, what these threads do."""
+    if thread:
+        _print_threads(saver, thread, as_json)
+        return
     found = maintenance.stats(saver)
     if as_json:
         print_json(found)

@@ -13,7 +13,7 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.maintenance.reports import Stats, ThreadInfo
 from langgraph_resilient.maintenance.scanning import contents, snapshot
-from langgraph_resilient.records import CallState, ModelCallState, ThreadRow
+from langgraph_resilient.records import CallState, ModelCallState, SnapshotCounts, ThreadRow
 from langgraph_resilient.restoring import Restorer
 from langgraph_resilient.store import migrate, rows
 from langgraph_resilient.store.sqlite import Session
@@ -50,6 +50,7 @@ def _own_threads(
         name: {row[0]: row[1:] for row in session.all(name)}
         for name in ("sum_writes", "sum_blobs", "sum_templates", "sum_calls", "sum_chunks")
     }
+    skipped = _skipped(engine, session)
     asked: dict[int, list[int]] = {}
     for number, _, count, taken in session.all("sum_journal"):
         sums_of = asked.setdefault(number, [0, 0])
@@ -80,9 +81,35 @@ def _own_threads(
                 calls=sum(states.values()),
                 unknown_calls=states["unknown"],
                 model_calls=asked.get(number, (0, 0))[0],
+                snapshots=_snapshots(checkpoints, skipped.get(number, SnapshotCounts())),
             )
         )
     return found
+
+
+def _skipped(engine: Engine, session: Session) -> dict[int, SnapshotCounts]:
+    """The counts of each thread, by its number; damaged ones count nothing."""
+    found: dict[int, SnapshotCounts] = {}
+    for thread, *row in session.all("snapshots_all"):
+        try:
+            more = rows.opened_counts(engine.sealer, tuple(row))
+        except DataCorrupt:
+            continue  # `verify` reports it
+        old = found.get(thread, SnapshotCounts())
+        found[thread] = SnapshotCounts(
+            skipped=old.skipped + more.skipped,
+            bridged=old.bridged + more.bridged,
+            removed=old.removed + more.removed,
+        )
+    return found
+
+
+def _snapshots(checkpoints: int, *counts: SnapshotCounts) -> dict[str, int]:
+    return {
+        "stored": checkpoints + sum(each.removed for each in counts),
+        "skipped": sum(each.skipped for each in counts),
+        "bridged": sum(each.bridged for each in counts),
+    }
 
 
 def _time(engine: Engine, session: Session, thread: ThreadRow, seq: int | None) -> str | None:
@@ -182,6 +209,7 @@ def stats(saver: ResilientSaver) -> Stats:
             threads=threads_,
             namespaces=sum(row[1] for row in spaces),
             checkpoints=checkpoints,
+            snapshots=_snapshots(checkpoints, *_skipped(engine, session).values()),
             writes=writes,
             blobs=sum(row[1] for row in blobs),
             blob_bytes=sum(row[2] for row in blobs),

@@ -171,6 +171,10 @@ class _Rekey:
                     "writes_replace", sealed, ns, c, t
                 ),
             )
+        counts = session.one("snapshots", ns)
+        if counts is not None:
+            opened = rows.opened_counts(self._sealer, (ns, *counts))
+            rows.put_counts(session, self._sealer, ns, opened)
         tally, _ = rows.tally_of(session, ns, self._engine.key)
         new = NamespaceRow(
             ns=ns,

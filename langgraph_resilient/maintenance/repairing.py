@@ -126,6 +126,8 @@ class _Repair:
         for row in damaged:
             session.run("checkpoint_delete", row[0])
             session.run("writes_delete_of", namespace.ns, row[1])
+        if damaged:
+            rows.count_snapshots(session, engine.sealer, namespace.ns, removed=len(damaged))
         tally, count = rows.tally_of(session, namespace.ns, engine.key)
         kept = tally if engine.protected else b""
         new = replace(namespace, head=head, checkpoints=count, tally=kept)

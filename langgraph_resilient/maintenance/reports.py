@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class ThreadInfo:
         calls: tool calls that the ledger has of it.
         unknown_calls: those of them whose outcome nobody knows, or can read.
         model_calls: model calls that the journal has of it.
+        snapshots: checkpoints ``stored`` so far, pruned ones included, ``skipped`` by a policy, and
+            ``bridged``: stored with a parent link that leads over skipped ones.
     """
 
     thread_id: str
@@ -53,6 +55,7 @@ class ThreadInfo:
     calls: int = 0
     unknown_calls: int = 0
     model_calls: int = 0
+    snapshots: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,9 @@ class Stats:
         path: the file, or a word for a database without one.
         file_bytes: size of the file (of the pages, for a database in memory).
         wal_bytes: size of the write-ahead log beside it.
+        snapshots: checkpoints of the threads that are there: ``stored`` so far, pruned ones
+            included, ``skipped`` by a policy, and ``bridged`` over skipped ones. What a killed process
+            had skipped since it last stored one is not counted.
         blobs: distinct contents.
         blob_bytes: what they take, compressed and sealed.
         blob_raw_bytes: what they hold.
@@ -89,6 +95,7 @@ class Stats:
     threads: int
     namespaces: int
     checkpoints: int
+    snapshots: dict[str, int]
     writes: int
     blobs: int
     blob_bytes: int

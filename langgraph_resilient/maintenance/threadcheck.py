@@ -263,6 +263,9 @@ class ThreadCheck:
         if found is None or found[0] != ns:
             self._found("namespace", f"{name}: its name does not lead to its row")
         self._head(session, opened, name)
+        counts = session.one("snapshots", ns)
+        if counts is not None:
+            rows.opened_counts(self._engine.sealer, (ns, *counts))
         if self._engine.protected:
             rows.check_tally(session, opened, self._thread_id or "", self._engine.key)
 

@@ -275,6 +275,7 @@ class Check:
             ("orphan_namespaces", "namespace {} belongs to thread {}, which is missing"),
             ("orphan_checkpoints", "namespace {} is missing and has {} checkpoints"),
             ("orphan_writes", "namespace {} is missing and has pending writes of {} tasks"),
+            ("orphan_snapshots", "namespace {} is missing and has counts of its checkpoints"),
             ("orphan_templates", "thread {} is missing and has {} templates"),
             ("orphan_shares", "thread {} is missing and uses {} contents of other threads"),
             ("orphan_calls", "thread {} is missing and has {} tool calls"),

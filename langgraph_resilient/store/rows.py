@@ -5,6 +5,8 @@ Every function runs inside a session that the caller opened. Knows frames, no ob
 
 from __future__ import annotations
 
+import logging
+
 from langgraph_resilient.codec.digest import address, name_hash
 from langgraph_resilient.codec.keys import unpack_name
 from langgraph_resilient.codec.seal import Sealer
@@ -15,10 +17,13 @@ from langgraph_resilient.records import (
     ORDINALS,
     CheckpointRow,
     NamespaceRow,
+    SnapshotCounts,
     ThreadRow,
     WritesRow,
 )
 from langgraph_resilient.store.sqlite import Row, Session
+
+logger = logging.getLogger(__name__)
 
 TALLY_BYTES = 16
 PART_BITS = 8
@@ -59,6 +64,12 @@ def namespace_place(row: NamespaceRow) -> bytes:
             row.checkpoint_ns.encode("utf-8", "surrogatepass"),
         )
     )
+
+
+def snapshots_place(ns: int, counts: SnapshotCounts) -> bytes:
+    """Where the seal of a namespace's counts belongs."""
+    numbers = (ns, counts.skipped, counts.bridged, counts.removed)
+    return b"S" + b"".join(map(number_bytes, numbers))
 
 
 def checkpoint_place(ns: int, id: bytes, parent: bytes | None) -> bytes:
@@ -162,6 +173,46 @@ def opened_namespace(sealer: Sealer, row: Row, thread_id: str) -> NamespaceRow:
 def sealed_namespace(sealer: Sealer, row: NamespaceRow) -> bytes:
     """The seal of a namespace's row."""
     return sealer.seal(namespace_place(row), b"")
+
+
+def opened_counts(sealer: Sealer, row: Row) -> SnapshotCounts:
+    """The counts of a namespace: (number, skipped, bridged, removed, seal), the seal checked.
+
+    Raises:
+        DataCorrupt: the row is damaged.
+    """
+    ns, skipped, bridged, removed, seal = row
+    try:
+        found = SnapshotCounts(skipped=skipped, bridged=bridged, removed=removed)
+        sealer.open(snapshots_place(ns, found), seal)
+    except (TypeError, AttributeError, OverflowError):
+        raise DataCorrupt(f"the counts of namespace {ns} have a value of a wrong kind") from None
+    return found
+
+
+def count_snapshots(
+    session: Session, sealer: Sealer, ns: int, *, skipped: int = 0, removed: int = 0
+) -> None:
+    """Add to the counts of a namespace; one that skipped something is bridged once."""
+    row = session.one("snapshots", ns)
+    try:
+        old = SnapshotCounts() if row is None else opened_counts(sealer, (ns, *row))
+    except DataCorrupt as error:
+        # No checkpoint is refused for it, and nothing is stored that would make it look right.
+        logger.warning("the counts of namespace %d are damaged and stay so: %s", ns, error)
+        return
+    new = SnapshotCounts(
+        skipped=old.skipped + skipped,
+        bridged=old.bridged + (skipped > 0),
+        removed=old.removed + removed,
+    )
+    put_counts(session, sealer, ns, new)
+
+
+def put_counts(session: Session, sealer: Sealer, ns: int, counts: SnapshotCounts) -> None:
+    """Store the counts of a namespace."""
+    seal = sealer.seal(snapshots_place(ns, counts), b"")
+    session.run("snapshots_put", ns, counts.skipped, counts.bridged, counts.removed, seal)
 
 
 def check_tally(session: Session, row: NamespaceRow, thread_id: str, key: bytes) -> None:
