@@ -10,9 +10,9 @@ import asyncio
 import contextvars
 import inspect
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -50,6 +50,70 @@ class Offload:
 async def pause(seconds: float) -> None:
     """Nothing, for some seconds."""
     await asyncio.sleep(seconds)
+
+
+class TaskAhead(Generic[T]):
+    """Reads an asynchronous iterator to its end in a task of its own.
+
+    Args:
+        iterator: nobody else reads it from now on.
+        limit: how many items wait for their taker before the task pauses.
+    """
+
+    def __init__(self, iterator: AsyncIterator[T], limit: int):
+        self._iterator = iterator
+        self._limit = limit
+        self._items: list[T] = []
+        self._error: BaseException | None = None
+        self._ended = False
+        self._filled, self._drained = asyncio.Event(), asyncio.Event()
+        # The context of the task in which the iterator was begun, where Python tells.
+        of_task = getattr(asyncio.current_task(), "get_context", None)
+        options = {} if of_task is None else {"context": of_task()}
+        self._task = asyncio.get_running_loop().create_task(self._read(), **options)
+
+    async def take(self, linger: float) -> list[T]:
+        """The items that are there, at least one; none: the iterator has ended.
+
+        Args:
+            linger: seconds to wait for more to come.
+
+        Raises:
+            BaseException: what the iterator has raised, after the items before it.
+        """
+        if not self._items and not self._ended:
+            self._filled.clear()
+            await self._filled.wait()
+        if linger and not self._ended and len(self._items) < self._limit // 2:
+            await asyncio.sleep(linger)
+        items, self._items = self._items, []
+        self._drained.set()
+        if not items and self._error is not None:
+            raise self._error
+        return items
+
+    async def close(self) -> None:
+        """Read no more, and close the iterator."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if hasattr(self._iterator, "aclose"):
+            await self._iterator.aclose()
+
+    async def _read(self) -> None:
+        try:
+            async for item in self._iterator:
+                self._items.append(item)
+                self._filled.set()
+                if len(self._items) >= self._limit:
+                    self._drained.clear()
+                    await self._drained.wait()
+        except BaseException as error:
+            self._error = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._ended = True
+            self._filled.set()
 
 
 # --- flows ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import copy
 import functools
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -147,6 +147,8 @@ class ModelInvocation:
         self._gone = False
         self.shown = False
         """Whether something of the answer was stored and shown."""
+        self.answering = False
+        """Whether its stream is under way: what the model's own stream calls is a part of it."""
         self.streamed: AIMessage | None = None
         """The answer as it was shown, where the model's own stream made it."""
 
@@ -422,6 +424,42 @@ def inside(call: ModelInvocation) -> Iterator[None]:
         yield
     finally:
         _open.reset(token)
+
+
+def within(call: ModelInvocation, source: Iterator[T]) -> Iterator[T]:
+    """The same items, each step inside the call: a model whose stream uses its other methods."""
+    step = iter(source).__next__
+    try:
+        while True:
+            token = _open.set(call)
+            try:
+                item = step()
+            except StopIteration:
+                return
+            finally:
+                _open.reset(token)
+            yield item
+    finally:
+        if hasattr(source, "close"):
+            source.close()
+
+
+async def awithin(call: ModelInvocation, source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    """`within`, of an asynchronous iterator."""
+    iterator = source.__aiter__()
+    try:
+        while True:
+            token = _open.set(call)
+            try:
+                item = await iterator.__anext__()
+            except StopAsyncIteration:
+                return
+            finally:
+                _open.reset(token)
+            yield item
+    finally:
+        if hasattr(iterator, "aclose"):
+            await iterator.aclose()
 
 
 # --- whole answers ------------------------------------------------------------------------------

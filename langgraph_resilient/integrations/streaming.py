@@ -6,8 +6,10 @@ Written once for sync and async but for the two loops that pull the model's own 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from functools import partial
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import (
@@ -22,7 +24,8 @@ from langchain_core.outputs import ChatGenerationChunk
 from langgraph_resilient.integrations import native
 from langgraph_resilient.integrations.runtime import logger
 from langgraph_resilient.stream import Strategy, StreamBuffer, choose
-from langgraph_resilient.stream.buffer import chunks_of, stored
+from langgraph_resilient.stream.ahead import abatches, batches
+from langgraph_resilient.stream.buffer import chunks_of, plain_text, stored
 from langgraph_resilient.stream.continuation import is_refusal, prompt, text_of, trimmer
 
 if TYPE_CHECKING:
@@ -62,10 +65,10 @@ def _managed(run_manager: Any) -> dict[str, Any]:
 def _stream(
     self: Any, messages: list[BaseMessage], stop: Any, kwargs: dict[str, Any], more: dict[str, Any]
 ) -> Iterator[ChatGenerationChunk]:
-    from langgraph_resilient.integrations.models import class_of, current, invocation
+    from langgraph_resilient.integrations.models import class_of, current, invocation, within
 
     call = current() or invocation(self, messages, stop, kwargs)
-    if call is None:
+    if call is None or call.answering:
         yield from super(class_of(self), self)._stream(messages, stop=stop, **kwargs, **more)
         return
     own = current() is None
@@ -73,6 +76,7 @@ def _stream(
     if answer is not None:
         yield whole_chunk(answer)
         return
+    call.answering = True
     try:
         answering = Answering(call)
         yield from answering.replayed()
@@ -81,8 +85,9 @@ def _stream(
                 yield answering.kept()
                 break
             try:
-                for chunk in answering.source(strategy, more):
-                    yield from answering.shown(chunk)
+                source = within(call, answering.source(strategy, more))
+                for chunks in batches(source, ahead=answering.stores and not more):
+                    yield from answering.shown_together(chunks)
                 yield from answering.rest()
                 break
             except Exception as error:
@@ -92,6 +97,8 @@ def _stream(
         if own:
             call.fail(error)
         raise
+    finally:
+        call.answering = False
     answering.finish()
     if own and call.streamed is not None:
         call.end(call.streamed, streamed=True)
@@ -101,22 +108,22 @@ def _stream(
 async def _astream(
     self: Any, messages: list[BaseMessage], stop: Any, kwargs: dict[str, Any], more: dict[str, Any]
 ) -> AsyncIterator[ChatGenerationChunk]:
-    from langgraph_resilient.integrations.models import class_of, current, invocation
+    from langgraph_resilient.integrations.models import awithin, class_of, current, invocation
 
     call = current() or invocation(self, messages, stop, kwargs)
-    if call is None:
+    if call is None or call.answering:
         above = super(class_of(self), self)._astream
         async for chunk in above(messages, stop=stop, **kwargs, **more):
             yield chunk
         return
     own = current() is None
-    hop = call.book.engine.waiting.run
     answer = (await call.aopen()).answer if own else None
     if answer is not None:
         yield whole_chunk(answer)
         return
+    call.answering = True
     try:
-        answering = await hop(partial(Answering, call))
+        answering = await call.book.engine.waiting.run(partial(Answering, call))
         for piece in answering.replayed():
             yield piece
         for strategy in answering.strategies:
@@ -124,10 +131,13 @@ async def _astream(
                 yield answering.kept()
                 break
             try:
-                async for chunk in answering.source(strategy, more, asynchronous=True):
-                    # Tens of microseconds: a hop to another thread would cost more than the commit.
-                    for piece in answering.shown(chunk):
-                        yield piece
+                source = awithin(call, answering.source(strategy, more, asynchronous=True))
+                ahead = answering.stores and not more
+                async with aclosing(abatches(source, ahead=ahead)) as several:
+                    async for chunks in several:
+                        # Tens of microseconds: a hop to another thread would cost more than that.
+                        for piece in answering.shown_together(chunks):
+                            yield piece
                 for piece in answering.rest():
                     yield piece
                 break
@@ -138,6 +148,8 @@ async def _astream(
         if own:
             call.fail(error)
         raise
+    finally:
+        call.answering = False
     answering.finish()
     if own and call.streamed is not None:
         await call.aend(call.streamed, streamed=True)
@@ -167,7 +179,8 @@ class Answering:
             if call.options.stream
             else None
         )
-        self._parts: list[AIMessageChunk] = []
+        self._parts: list[AIMessageChunk | str] = []
+        """What was shown; of chunks that are nothing but text, the text."""
         self._generation: dict[str, Any] = {}
         self._told: frozenset[str] = frozenset()
         """Names in the metadata of what was shown before."""
@@ -200,8 +213,7 @@ class Answering:
         self.native = native.response_id(self._partial, call.request.sent) or ""
         if self.native and call.options.continuation == "auto" and self._shown:
             self.strategies = (Strategy.NATIVE, *self.strategies)
-        for chunk in self._partial:
-            self._add(chunk)
+        self._parts.extend(chunk.model_copy() for chunk in self._partial)
 
     def replayed(self) -> Iterator[ChatGenerationChunk]:
         """What was shown before the crash, flagged."""
@@ -236,14 +248,28 @@ class Answering:
     _pending_reset = False
     """What was shown cannot be compared (half a tool call): the new answer replaces it."""
 
-    def shown(self, generated: ChatGenerationChunk) -> Iterator[ChatGenerationChunk]:
-        """What to show of a chunk of the model's, stored before it is handed out."""
+    @property
+    def stores(self) -> bool:
+        """Whether chunks are stored before they are shown."""
+        return self._buffer is not None
+
+    def shown_together(self, chunks: list[ChatGenerationChunk]) -> Iterable[ChatGenerationChunk]:
+        """What to show of chunks of the model's, stored before the first of it is handed out."""
+        if len(chunks) == 1 or self._buffer is None:
+            return chain.from_iterable(map(self._shown_of, chunks))
+        with self._buffer.together():
+            return [piece for chunk in chunks for piece in self._shown_of(chunk)]
+
+    def _shown_of(self, generated: ChatGenerationChunk) -> Iterator[ChatGenerationChunk]:
         message = generated.message
         assert isinstance(message, AIMessageChunk)
         if not self._partial and not self._parts:
             self._id = message.id or self._id
         if message.id != self._id:  # some providers name an answer in its first chunk only
-            message = message.model_copy(update={"id": self._id})
+            if message.id is None:  # as langchain-core does; a copy costs as much as storing it
+                message.id = self._id
+            else:
+                message = message.model_copy(update={"id": self._id})
         if self._told:
             message = message.model_copy(update={"response_metadata": self._news(message)})
         if self._pending_reset:
@@ -334,23 +360,32 @@ class Answering:
     def _store(
         self, message: AIMessageChunk, generated: ChatGenerationChunk | None
     ) -> ChatGenerationChunk:
+        text = plain_text(message)
         if self._buffer is not None:
-            self._buffer.chunk(message)
+            self._buffer.chunk(message, text)
             self._call.shown = True
-        self._add(message)
+        # Whoever shows it may change it.
+        self._parts.append(message.model_copy() if text is None else text)
         info = None if generated is None else generated.generation_info
-        self._generation.update(info or {})
+        if info:
+            self._generation.update(info)
+        if generated is not None and generated.message is message:
+            return generated
         return ChatGenerationChunk(message=message, generation_info=info)
-
-    def _add(self, chunk: AIMessageChunk) -> None:
-        self._parts.append(chunk.model_copy())  # whoever shows it may change it
 
     def _merged(self) -> AIMessageChunk | None:
         """What was shown so far as one chunk. Merging at once costs a fraction of one by one."""
-        if len(self._parts) > 1:
-            first, *others = self._parts
-            self._parts = [add_ai_message_chunks(first, *others)]
-        return self._parts[0] if self._parts else None
+        parts: list[AIMessageChunk] = []
+        for kind, group in groupby(self._parts, type):
+            several: Any = group
+            if kind is str:
+                several = [AIMessageChunk(content="".join(several), id=self._id)]
+            parts.extend(several)
+        if len(parts) > 1:
+            first, *others = parts
+            parts = [add_ai_message_chunks(first, *others)]
+        self._parts = [*parts]
+        return parts[0] if parts else None
 
 
 def saying(message: AIMessageChunk, text: str) -> AIMessageChunk:

@@ -1,12 +1,13 @@
 """Chunks of streaming answers, stored before they are shown.
 
-A chunk is one row and one commit without fsync; a closed stretch is folded into a block. A chunk of
-plain text is stored as that text, any other one as the message chunk that it is.
+A chunk that comes alone is one row and one commit without fsync, chunks that come together share
+them; a closed stretch is folded into a block. A chunk of plain text is stored as that text, any other one as the message chunk that it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import AIMessageChunk
@@ -26,7 +27,7 @@ from langgraph_resilient.store.quick import Statement
 from langgraph_resilient.store.sqlite import Session
 
 _FOLD: Final = 64
-"""Chunks after which those that stand alone become one block."""
+"""Chunks after which short blocks become one."""
 _NOTHING: Final[Any] = None
 TEXT, CHUNK, RESET = 0, 1, 2
 """Kinds of an item: a text, any other chunk, "forget what was shown"."""
@@ -65,7 +66,9 @@ class StreamBuffer:
         self._reading = reading
         self._position = position
         self._open: list[Any] = []
-        """Packed items that stand alone so far, the last of them at `_position` - 1."""
+        """Packed items that are in no folded block so far, the last of them at `_position` - 1."""
+        self._gathered: list[Any] | None = None
+        """Items that wait for their common commit."""
 
     @property
     def position(self) -> int:
@@ -76,9 +79,14 @@ class StreamBuffer:
         """Store a chunk of plain text; on return it survives SIGKILL."""
         self._append([TEXT, text])
 
-    def chunk(self, chunk: AIMessageChunk) -> None:
-        """Store any chunk; on return it survives SIGKILL."""
-        text = plain_text(chunk)
+    def chunk(self, chunk: AIMessageChunk, text: str | None = None) -> None:
+        """Store any chunk; on return it survives SIGKILL.
+
+        Args:
+            chunk: the chunk.
+            text: its text, where the caller knows that it is nothing else (`plain_text`).
+        """
+        text = plain_text(chunk) if text is None else text
         if text is None or (self._reading.serde is not None and self._is_named(chunk)):
             self._append([CHUNK, self._packed(chunk)])
         else:
@@ -92,33 +100,47 @@ class StreamBuffer:
         """What was shown does not count any more: the answer begins anew."""
         self._append([RESET, None])
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Store what comes inside in one commit, at the end; nothing of it after an error."""
+        items: list[Any] = []
+        self._gathered = items
+        try:
+            yield
+        finally:
+            self._gathered = None
+        if items:
+            self._store(items)
+
     def _append(self, item: list[Any]) -> None:
         if self._reading.serde is not None and item[0] == TEXT:
             item = [CHUNK, self._opaque(item[1])]
-        first = self._position
-        self._open.append(item)
-        try:
-            self._write(first, item)
-        except BaseException:
-            self._open.pop()  # it was not stored: the next block must not hold it
-            raise
-        self._position = first + 1
-        if len(self._open) >= _FOLD:
-            self._open = []
+        if self._gathered is None:
+            self._store([item])
+        else:
+            self._gathered.append(item)
 
-    def _write(self, first: int, item: list[Any]) -> None:
-        alone = self._open
-        statements: list[Statement] = [
-            ("chunk_insert", (first, self._sealed(first, [item]), self._call))
-        ]
-        if len(alone) >= _FOLD:
-            start = first - len(alone) + 1
-            block = self._sealed(start, alone, fold=True)
-            statements = [
-                ("chunks_fold", (self._call, start, first)),
-                ("chunk_insert", (start, block, self._call)),
-            ]
+    def _store(self, items: list[Any]) -> None:
+        """One commit: the items as one block, or with those that stood alone so far."""
+        first = self._position
+        alone = [*self._open, *items]
+        if len(alone) < _FOLD:
+            self._write([self._insertion(first, items)])
+        else:
+            start = first - len(self._open)
+            insertion = self._insertion(start, alone, fold=True)
+            folded: Statement = ("chunks_fold", (self._call, start, first))
+            # Most blocks of a fast stream are new as a whole: one statement is one commit.
+            self._write([folded, insertion] if self._open else [insertion])
+            alone = []
+        self._open = alone
+        self._position = first + len(items)
+
+    def _write(self, statements: list[Statement]) -> None:
         self._engine.quick.write(statements)
+
+    def _insertion(self, first: int, items: list[Any], *, fold: bool = False) -> Statement:
+        return "chunk_insert", (first, self._sealed(first, items, fold=fold), self._call)
 
     def _sealed(self, first: int, items: list[Any], *, fold: bool = False) -> bytes:
         raw = pack([items])

@@ -83,13 +83,13 @@ def dying(path: Path, kind: str, case: Case, server: Server, phase: str, at: int
     """Run in a child: show chunks, die at one of them."""
     die = _die_behind(at)
     if phase == "stored":
-        append = StreamBuffer._append
+        store = StreamBuffer._store
 
-        def dies(self: Any, item: Any) -> None:
-            append(self, item)
+        def dies(self: Any, items: Any) -> None:
+            store(self, items)
             die()
 
-        StreamBuffer._append = dies  # type: ignore[method-assign]
+        StreamBuffer._store = dies  # type: ignore[method-assign]
     with ResilientSaver.from_conn_string(path) as saver:
         made = build(kind, case, server, saver)
         with path.with_suffix(".seen").open("w") as file:
@@ -239,13 +239,13 @@ def test_a_kill_at_every_chunk(case: Case, phase: str, kind: str, tmp_path: Path
 def killed_again(path: Path, case: Case, server: Server, at: int) -> int:
     def body() -> None:
         die = _die_behind(at)
-        append = StreamBuffer._append
+        store = StreamBuffer._store
 
-        def dies(self: Any, item: Any) -> None:
-            append(self, item)
+        def dies(self: Any, items: Any) -> None:
+            store(self, items)
             die()
 
-        StreamBuffer._append = dies  # type: ignore[method-assign]
+        StreamBuffer._store = dies  # type: ignore[method-assign]
         with ResilientSaver.from_conn_string(path) as saver:
             made = build("agent", case, server, saver)
             state = made.get_state(where())
