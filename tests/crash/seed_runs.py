@@ -210,10 +210,8 @@ def _tools(log: Log, reached: Callable[[str], None], is_async: bool) -> list[Bas
     return [make("search", "pure"), make("extract", "external"), make("send", "external")]
 
 
-def _graph(way: Way, saver: Any, log: Log, reached: Callable[[str], None]) -> Any:
+def _graph(way: Way, saver: Any, model: SeedModel, tools: list[BaseTool]) -> Any:
     build, _, is_async = way
-    model = SeedModel(log=log, reached=reached)
-    tools = _tools(log, reached, is_async)
     if build == "agent":
         middleware = [GoOn(), ResilienceMiddleware()]
         return create_agent(model, tools, middleware=middleware, checkpointer=saver)
@@ -261,10 +259,13 @@ class Process:
         faults.watch(log)
         if self.slow_from:
             _hold_back(self.slow_from)
+        # As a program has them: made when its modules are imported.
+        model = SeedModel(log=log, reached=faults.reach)
+        tools = _tools(log, faults.reach, self.way[2])
         log.write("opening")
         with ResilientSaver.from_conn_string(self.folder / "agent.db") as saver:
             saver.conn.set_trace_callback(faults.trace())
-            graph = _graph(self.way, saver, log, faults.reach)
+            graph = _graph(self.way, saver, model, tools)
             out = self._run(graph)
             messages = [_plain(message) for message in out["messages"]]
         report = {"messages": messages, "course": faults.course}
