@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from langgraph_resilient.policy import Snapshot, kind_of_last, must_store
@@ -164,3 +167,32 @@ class Holder:
         self.counts.stored += 1
         self.counts.skipped -= 1
         self.counts.bridged += held.skipped > 1
+
+
+def held_tuple(
+    serde: SerializerProtocol, held: Held, config: RunnableConfig | None
+) -> CheckpointTuple:
+    """A checkpoint that a policy holds back; the caller's own copy."""
+    given = held.given
+    writes = sorted(held.writes, key=lambda one: (one[2], one[1]))
+    pending = [(task_id, channel, value) for ws, task_id, _ in writes for channel, value in ws]
+    checkpoint, metadata, pending = serde.loads_typed(
+        serde.dumps_typed([given.checkpoint, given.metadata, [list(one) for one in pending]])
+    )
+
+    def named(checkpoint_id: str) -> RunnableConfig:
+        return {
+            "configurable": {
+                "thread_id": given.thread_id,
+                "checkpoint_ns": given.checkpoint_ns,
+                "checkpoint_id": checkpoint_id,
+            }
+        }
+
+    return CheckpointTuple(
+        config=config or named(checkpoint["id"]),
+        checkpoint=checkpoint,
+        metadata=metadata,
+        parent_config=named(given.parent) if given.parent else None,
+        pending_writes=[tuple(one) for one in pending],
+    )

@@ -1,4 +1,4 @@
-"""Deleting, pruning and copying threads: nothing that a kept checkpoint needs is ever lost.
+"""Deleting and pruning threads: nothing that a kept checkpoint needs is ever lost.
 
 Everything here works on packed bytes; no object is restored. Each change is one transaction.
 """
@@ -6,38 +6,27 @@ Everything here works on packed bytes; no object is restored. Each change is one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from langgraph_resilient import calls, configs, legacy, listing, modelcalls
+from langgraph_resilient import configs, legacy, listing
 from langgraph_resilient.codec import digest, envelope
 from langgraph_resilient.codec.frame import template_number
-from langgraph_resilient.codec.packed import pack, rebase, references_of
+from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.collecting import (
-    inside,
-    named_by_envelope,
-    named_by_writes,
     release,
     sweep,
 )
-from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError, DataCorrupt
 from langgraph_resilient.history import Walk
 from langgraph_resilient.listing import Reading
-from langgraph_resilient.recording import pack_writes, store_checkpoint, store_writes
 from langgraph_resilient.records import (
-    BLOB_BITS,
-    CallName,
-    CallRecord,
     CheckpointRow,
-    ModelCallRecord,
-    ModelCallState,
     NamespaceRow,
     ThreadRow,
 )
-from langgraph_resilient.restoring import Restorer, address_of, open_blob, unpacked
+from langgraph_resilient.restoring import Restorer, address_of, open_blob
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Session
 
@@ -115,204 +104,6 @@ def _free_of_templates(engine: Engine, session: Session, first: int, last: int) 
                 if session.one("blob_by_digest", at) is not None:
                     at = None  # an equal content was stored since; this one stays without
             session.many("blob_insert", rows.parts_of(number, at, sealed))
-
-
-def copy_thread(engine: Engine, source: str, target: str) -> None:
-    """Copy a thread; contents are shared. A source that does not exist copies nothing.
-
-    Raises:
-        ConfigurationError: the target has checkpoints already, or is the source.
-    """
-    if source == target:
-        raise ConfigurationError(f"thread {source!r} cannot be copied onto itself")
-    listing.adopt(engine, source)
-    listing.adopt(engine, target)
-
-    def build(draft: Draft) -> None:
-        with engine.db.read() as session:
-            thread = rows.find_thread(session, engine.sealer, source)
-            if thread is None:
-                return
-            if _has_checkpoints(session, draft):
-                raise ConfigurationError(
-                    f"thread {target!r} already has checkpoints; delete it first, "
-                    "or copy to a new thread_id"
-                )
-            copied = _load(engine, session, thread)
-            used = _used(engine, session, thread, copied)
-            made = _calls(engine, session, thread)
-            asked = _model_calls(engine, session, thread)
-            used |= _used_by_calls(engine, session, thread, [*made, *(one for one, _ in asked)])
-        draft.share(used)
-        copy = _Copy(draft, thread)
-        copy.store(copied)
-        copy.store_model_calls(asked, copy.store_calls(made, target))
-
-    engine.change(target, build)
-
-
-def _has_checkpoints(session: Session, draft: Draft) -> bool:
-    return any(row[3] for row in session.all("namespaces", draft.state.number))
-
-
-def _load(engine: Engine, session: Session, thread: ThreadRow) -> list[tuple[Any, ...]]:
-    """Everything of a thread in the order of writing: (seq, ns name, row, raw) and writes."""
-    restorer = Restorer(engine, session, thread.thread_id, thread.number, None)
-    found: list[tuple[Any, ...]] = []
-    for row in session.all("namespaces", thread.number):
-        namespace = rows.opened_namespace(
-            engine.sealer, (row[0], thread.number, *row[1:]), thread.thread_id
-        )
-        name = namespace.checkpoint_ns
-        for checkpoint in checkpoints_of(engine, session, namespace, thread.thread_id):
-            found.append((checkpoint.seq, name, checkpoint, restorer.content(checkpoint.frame)))
-        for written in session.all("writes_all", namespace.ns):
-            opened = rows.opened_writes(engine.sealer, written, namespace.ns, thread.thread_id)
-            found.append((1 << 62, name, opened, restorer.content(opened.frame)))
-    return sorted(found, key=lambda item: item[0])
-
-
-def _used(
-    engine: Engine, session: Session, thread: ThreadRow, items: list[tuple[Any, ...]]
-) -> set[int]:
-    """Every content that loaded checkpoints and writes name, directly or inside another one."""
-    base = thread.number << BLOB_BITS
-    found: set[int] = set()
-    for _, _, row, raw in items:
-        named = named_by_envelope if isinstance(row, CheckpointRow) else named_by_writes
-        found.update(named(raw, base))
-    return found | inside(engine, session, found, thread.thread_id)
-
-
-def _calls(engine: Engine, session: Session, thread: ThreadRow) -> list[CallRecord]:
-    """The tool calls of a thread."""
-    restorer = Restorer(engine, session, thread.thread_id, thread.number, None)
-    found = []
-    for row in session.all("calls_in", *rows.call_bounds(thread.number)):
-        frame = calls.opened_frame(engine.sealer, row, thread.thread_id)
-        record = calls.call_from(restorer.content(frame), row, thread.thread_id)
-        found.append(record)
-    return found
-
-
-def _model_calls(
-    engine: Engine, session: Session, thread: ThreadRow
-) -> list[tuple[ModelCallRecord, list[tuple[int, bytes]]]]:
-    """The model calls of a thread that are not retired, each with the blocks of its stream."""
-    restorer = Restorer(engine, session, thread.thread_id, thread.number, None)
-    found = []
-    for row in session.all("journal_open", *rows.call_bounds(thread.number)):
-        frame = modelcalls.opened_frame(engine.sealer, row, thread.thread_id)
-        record = modelcalls.model_call_from(restorer.content(frame), row, thread.thread_id)
-        blocks = [
-            (block[1], modelcalls.opened_block(engine.sealer, block))
-            for block in session.all("chunks_after", row[0], row[0], 0)
-        ]
-        found.append((record, blocks))
-    return found
-
-
-def _used_by_calls(
-    engine: Engine,
-    session: Session,
-    thread: ThreadRow,
-    made: Sequence[CallRecord | ModelCallRecord],
-) -> set[int]:
-    base = thread.number << BLOB_BITS
-    found = {b for r in made for _, value in r.values for b in references_of(value, base)}
-    return found | inside(engine, session, found, thread.thread_id)
-
-
-def _names_in_copy(made: Sequence[CallRecord], target: str) -> dict[bytes, CallName]:
-    """What calls are in another thread, by their keys here; inner ones follow the outer ones.
-
-    Outer calls come first by their nesting, not by their times: clocks are set back.
-    """
-    names: dict[bytes, CallName] = {}
-    waiting = {record.key: record.name for record in made}
-    while waiting:
-        ready = [key for key, name in waiting.items() if name.parent not in waiting]
-        for key in ready or list(waiting):  # a ring is made by no run; leave it as it is
-            name = waiting.pop(key)
-            above = names.get(name.parent)
-            parent = name.parent if above is None else calls.key_of(above)
-            names[key] = replace(name, thread_id=target, parent=parent)
-    return names
-
-
-class _Copy:
-    """Stores packed checkpoints and writes of one thread as those of another."""
-
-    def __init__(self, draft: Draft, source: ThreadRow):
-        self._draft = draft
-        self._old = source.number << BLOB_BITS
-        self._new = draft.base
-
-    def store(self, items: list[tuple[Any, ...]]) -> None:
-        for _, name, row, raw in items:
-            namespace = self._draft.namespace(name)
-            if isinstance(row, CheckpointRow):
-                tree = self._moved(unpacked(raw))
-                store_checkpoint(self._draft, namespace, row.id, row.parent, pack(tree))
-            else:
-                path, indexes, channels, values = unpacked(raw)
-                moved = [self._value(value) for value in values]
-                entries = dict(zip(indexes, zip(channels, moved, strict=True), strict=True))
-                store_writes(
-                    self._draft, namespace, row.checkpoint, row.task, pack_writes(path, entries), {}
-                )
-
-    def store_calls(self, made: Sequence[CallRecord], target: str) -> dict[bytes, bytes]:
-        """Tool calls: the copy must not run again what its source has run.
-
-        Returns:
-            The keys in the copy by those in the source.
-        """
-        names = _names_in_copy(made, target)
-        for record in made:
-            values = tuple((item, self._value(value)) for item, value in record.values)
-            copied = replace(
-                record,
-                key=calls.key_of(names[record.key]),
-                name=names[record.key],
-                values=values,
-                home=self._draft.state.number,
-            )
-            calls.store_call(self._draft, copied)
-        return {key: calls.key_of(name) for key, name in names.items()}
-
-    def store_model_calls(
-        self,
-        asked: Sequence[tuple[ModelCallRecord, list[tuple[int, bytes]]]],
-        keys: Mapping[bytes, bytes],
-    ) -> None:
-        """Model calls that are not retired: the copy must not pay again for them."""
-        for record, blocks in asked:
-            running = record.state is ModelCallState.STARTED
-            copied = replace(
-                record,
-                state=ModelCallState.INTERRUPTED if running else record.state,
-                parent=keys.get(record.parent, record.parent),
-                values=tuple((item, self._value(value)) for item, value in record.values),
-            )
-            modelcalls.store_model_call(self._draft, copied, blocks)
-
-    def _moved(self, tree: list[Any]) -> list[Any]:
-        if tree[0] & envelope.WALKED:
-            for index in envelope.WALKABLE:
-                tree[index] = self._value(tree[index])
-        for index in (envelope.METADATA, envelope.EXTRA):
-            tree[index] = self._value(tree[index])
-        tree[envelope.VALUES] = {k: self._value(v) for k, v in tree[envelope.VALUES].items()}
-        if tree[envelope.FOLDED] is not None:
-            tree[envelope.FOLDED] = {
-                channel: [seed and self._value(seed), [[t, self._value(v)] for t, v in writes]]
-                for channel, (seed, writes) in tree[envelope.FOLDED].items()
-            }
-        return tree
-
-    def _value(self, value: bytes) -> bytes:
-        return rebase(value, self._old, self._new)
 
 
 # --- parts of threads -------------------------------------------------------------------------
@@ -438,6 +229,39 @@ def checkpoints_of(
     ]
 
 
+def folded(
+    engine: Engine,
+    session: Session,
+    thread: ThreadRow,
+    namespace: NamespaceRow,
+    restorer: Restorer,
+    row: CheckpointRow,
+) -> dict[str, Any]:
+    """What a checkpoint's delta channels are rebuilt from, to be kept with it without ancestors."""
+    channels = _delta_channels(restorer, row, restorer.envelope(row))
+    if not channels:
+        return {}
+    walk = Walk(engine, session, thread, namespace, restorer, channels)
+    walk.run(row)
+    return walk.folded()
+
+
+def _delta_channels(restorer: Restorer, row: CheckpointRow, tree: list[Any]) -> list[str]:
+    """Channels with a version and no value, that may have to be rebuilt from ancestors.
+
+    LangGraph counts the steps since a delta channel's last snapshot in the metadata. Where a
+    thread has no such counts, every channel of the user's own is taken: too much is safe.
+    """
+    without = set(tree[4] or {}) - set(tree[envelope.VALUES])
+    counts = restorer.metadata(row, tree).get("counters_since_delta_snapshot")
+    known = set(tree[envelope.FOLDED] or {})
+    if counts:
+        return sorted(without & (set(counts) | known))
+    return sorted(
+        name for name in without if name in known or not name.startswith(("__", "branch:"))
+    )
+
+
 class _Reduction:
     """Drops checkpoints of one namespace; kept ones take the history of delta channels along."""
 
@@ -459,8 +283,10 @@ class _Reduction:
         session, ns = self._session, self._namespace.ns
         names = {row.id for row in found if row.seq in kept}
         parents = {row.id: row.parent for row in found}
-        folded = {
-            row.seq: self._folded(row)
+        histories = {
+            row.seq: folded(
+                self._engine, session, self._thread, self._namespace, self._restorer, row
+            )
             for row in found
             if row.seq in kept and row.parent is not None and row.parent not in names
         }
@@ -468,43 +294,17 @@ class _Reduction:
             if row.seq not in kept:
                 session.run("checkpoint_delete", row.seq)
                 session.run("writes_delete_of", ns, row.id)
-            elif row.seq in folded:
-                self._replace(row, _survivor(row.parent, parents, names), folded[row.seq])
+            elif row.seq in histories:
+                self._replace(row, _survivor(row.parent, parents, names), histories[row.seq])
         rows.count_snapshots(session, self._engine.sealer, ns, removed=len(found) - len(kept))
         tally, _ = rows.tally_of(session, ns, self._engine.key)
         self._move(max(kept, default=0), len(kept), tally)
 
-    def _folded(self, row: CheckpointRow) -> dict[str, Any]:
-        tree = self._restorer.envelope(row)
-        channels = self._delta_channels(row, tree)
-        if not channels:
-            return {}
-        walk = Walk(
-            self._engine, self._session, self._thread, self._namespace, self._restorer, channels
-        )
-        walk.run(row)
-        return walk.folded()
-
-    def _delta_channels(self, row: CheckpointRow, tree: list[Any]) -> list[str]:
-        """Channels with a version and no value, that may have to be rebuilt from ancestors.
-
-        LangGraph counts the steps since a delta channel's last snapshot in the metadata. Where a
-        thread has no such counts, every channel of the user's own is taken: too much is safe.
-        """
-        without = set(tree[4] or {}) - set(tree[envelope.VALUES])
-        counts = self._restorer.metadata(row, tree).get("counters_since_delta_snapshot")
-        folded = set(tree[envelope.FOLDED] or {})
-        if counts:
-            return sorted(without & (set(counts) | folded))
-        return sorted(
-            name for name in without if name in folded or not name.startswith(("__", "branch:"))
-        )
-
-    def _replace(self, row: CheckpointRow, parent: bytes | None, folded: dict[str, Any]) -> None:
+    def _replace(self, row: CheckpointRow, parent: bytes | None, history: dict[str, Any]) -> None:
         engine = self._engine
         tree = self._restorer.envelope(row)
-        if folded:
-            tree[envelope.FOLDED] = folded
+        if history:
+            tree[envelope.FOLDED] = history
         frame = engine.frames.encode(pack(tree), references=True)
         place = rows.checkpoint_place(row.ns, row.id, parent)
         above = rows.seq_of(self._session, parent, row.ns)

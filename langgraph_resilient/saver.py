@@ -37,12 +37,12 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 from typing_extensions import Self
 
-from langgraph_resilient import configs, history, listing, recording, retention
+from langgraph_resilient import configs, copying, history, listing, recording, retention
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError, UnknownOutcome
-from langgraph_resilient.holding import Checkpointed, Held, Holder, Writes
+from langgraph_resilient.holding import Checkpointed, Holder, Writes, held_tuple
 from langgraph_resilient.options import Options
 from langgraph_resilient.records import Snapshot
 from langgraph_resilient.serde import ResilientSerde
@@ -259,7 +259,7 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
             spot.thread_id, spot.checkpoint_ns, spot.checkpoint_id
         )
         if held:
-            return _held_tuple(self.serde, held, config if spot.checkpoint_id else None)
+            return held_tuple(self.serde, held, config if spot.checkpoint_id else None)
         found = listing.get(self._engine, self._reader(), spot)
         if found is None:
             return None
@@ -425,14 +425,23 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         self._keep()
         retention.delete_for_runs(self._engine, self._reader(), [str(item) for item in run_ids])
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy all checkpoints and writes of a thread; contents are shared, not copied.
+    def copy_thread(
+        self, source_thread_id: str, target_thread_id: str, *, latest_only: bool = False
+    ) -> None:
+        """Copy checkpoints, writes and calls of a thread; contents are shared, not copied.
+
+        Args:
+            source_thread_id: the thread; one that is not there copies nothing.
+            target_thread_id: its copy.
+            latest_only: only the newest checkpoint of each namespace, with its pending writes; delta
+                channels are whole. Tool calls and open model calls are copied either way.
 
         Raises:
             ConfigurationError: the target thread already has checkpoints.
         """
-        self._keep(str(source_thread_id))
-        retention.copy_thread(self._engine, str(source_thread_id), str(target_thread_id))
+        source, target = str(source_thread_id), str(target_thread_id)
+        self._keep(source)
+        copying.copy_thread(self._engine, source, target, latest_only=latest_only)
 
     def prune(
         self,
@@ -512,9 +521,12 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         """`delete_for_runs`, for coroutines."""
         await self._hop(partial(self.delete_for_runs, run_ids))
 
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+    async def acopy_thread(
+        self, source_thread_id: str, target_thread_id: str, *, latest_only: bool = False
+    ) -> None:
         """`copy_thread`, for coroutines."""
-        await self._hop(partial(self.copy_thread, source_thread_id, target_thread_id))
+        names = (source_thread_id, target_thread_id)
+        await self._hop(partial(self.copy_thread, *names, latest_only=latest_only))
 
     async def aprune(
         self,
@@ -559,33 +571,4 @@ def _tuple(found: Snapshot, config: RunnableConfig | None = None) -> CheckpointT
         metadata=found.metadata,  # type: ignore[arg-type]
         parent_config=named(found.parent_id) if found.parent_id else None,
         pending_writes=[(w.task_id, w.channel, w.value) for w in found.writes],
-    )
-
-
-def _held_tuple(
-    serde: SerializerProtocol, held: Held, config: RunnableConfig | None
-) -> CheckpointTuple:
-    """A checkpoint that a policy holds back; the caller's own copy."""
-    given = held.given
-    writes = sorted(held.writes, key=lambda one: (one[2], one[1]))
-    pending = [(task_id, channel, value) for ws, task_id, _ in writes for channel, value in ws]
-    checkpoint, metadata, pending = serde.loads_typed(
-        serde.dumps_typed([given.checkpoint, given.metadata, [list(one) for one in pending]])
-    )
-
-    def named(checkpoint_id: str) -> RunnableConfig:
-        return {
-            "configurable": {
-                "thread_id": given.thread_id,
-                "checkpoint_ns": given.checkpoint_ns,
-                "checkpoint_id": checkpoint_id,
-            }
-        }
-
-    return CheckpointTuple(
-        config=config or named(checkpoint["id"]),
-        checkpoint=checkpoint,
-        metadata=metadata,
-        parent_config=named(given.parent) if given.parent else None,
-        pending_writes=[tuple(one) for one in pending],
     )

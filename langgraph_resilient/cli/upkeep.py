@@ -1,4 +1,6 @@
-"""The commands that make a file smaller: prune, expire, gc, compact; and the one that repairs a thread."""
+"""The commands that make a file smaller: prune, expire, gc, compact; and those that copy and repair a
+thread.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import typer
 
 from langgraph_resilient import maintenance
 from langgraph_resilient.cli.options import Json, Threads, on_database
-from langgraph_resilient.cli.output import ExitCode, progress_bar
+from langgraph_resilient.cli.output import ExitCode, fail, progress_bar
 from langgraph_resilient.cli.reporting import print_report, relay
 from langgraph_resilient.errors import ConfigurationError
 from langgraph_resilient.saver import ResilientSaver
@@ -132,6 +134,25 @@ def expire(
 
 
 @on_database
+def copy(
+    saver: ResilientSaver,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The thread_id.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The copy's thread_id.")],
+    latest: Annotated[
+        bool, typer.Option("--latest", help="Only the newest state, without its history.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Copy a thread, or its newest state, to a new thread; exit code 1 if it is not there."""
+    report = maintenance.copy_thread(saver, source, target, latest_only=latest, dry_run=dry_run)
+    print_report(report, as_json)
+    if not any((report.checkpoints, report.writes, report.calls, report.model_calls)):
+        fail(f"there is nothing of a thread {source!r} in this database")
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+@on_database
 def repair(
     saver: ResilientSaver,
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread_id.")],
@@ -147,5 +168,5 @@ def repair(
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (prune, expire, gc, compact, repair):
+    for command in (prune, expire, gc, compact, copy, repair):
         app.command()(command)

@@ -5,6 +5,7 @@ any moment without leaving a half-done change.
 """
 
 from langgraph_resilient.maintenance.compaction import compact
+from langgraph_resilient.maintenance.duplicating import copy_thread
 from langgraph_resilient.maintenance.expiring import expire
 from langgraph_resilient.maintenance.exporting import export
 from langgraph_resilient.maintenance.garbage import gc
@@ -15,6 +16,7 @@ from langgraph_resilient.maintenance.rekeying import RekeyReport, rekey
 from langgraph_resilient.maintenance.repairing import repair
 from langgraph_resilient.maintenance.reports import (
     CompactReport,
+    CopyReport,
     ExpireReport,
     ExportReport,
     Finding,
@@ -35,6 +37,7 @@ from langgraph_resilient.maintenance.verification import verify
 
 __all__ = [
     "CompactReport",
+    "CopyReport",
     "ExpireReport",
     "ExportReport",
     "Finding",
@@ -52,6 +55,7 @@ __all__ = [
     "ThreadInfo",
     "VerifyReport",
     "compact",
+    "copy_thread",
     "expire",
     "export",
     "gc",

@@ -313,6 +313,25 @@ class ExpireReport:
     skipped: list[Skipped]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReport:
+    """What was copied of a thread, or would be; all zero when there is no such thread.
+
+    Attributes:
+        checkpoints: how many.
+        writes: tasks whose pending writes were copied.
+        calls: rows of the ledger.
+        model_calls: rows of the journal that are not retired.
+        dry_run: whether nothing was changed.
+    """
+
+    checkpoints: int
+    writes: int
+    calls: int
+    model_calls: int
+    dry_run: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """A checkpoint that is lost, and why.

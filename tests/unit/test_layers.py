@@ -14,7 +14,7 @@ LAYERS = [
     {"records", "options", "errors"},
     {"codec", "store", "_aio", "anchor"},
     {"engine", "draft", "recording", "restoring", "calls", "modelcalls", "runs"},
-    {"maintenance", "legacy", "configs", "history", "listing", "retention", "collecting", "serde"},
+    {"maintenance", "legacy", "configs", "history", "listing", "retention", "copying", "collecting", "serde"},
     {"saver", "views", "holding", "ledger", "journal", "stream", "policy", "guard"},
     {"cli", "demo", "integrations", "testing", "__main__"},
 ]
