@@ -16,27 +16,21 @@ import pytest
 FOLDER = Path(__file__).parents[3] / "shared" / "cases"
 RUNNER = FOLDER / "run_cases.py"
 MAKERS = "langgraph_resilient.testing:make_saver", "langgraph_resilient.testing:amake_saver"
+README = Path(__file__).parents[2] / "README.md"
 LANGGRAPH_ITSELF = {
-    "063": "it stops twice when a state key is gone",
-    "093": "a @task's result is stored behind the caller's back; @recorded stores it before",
-    "103": "a plain ToolNode shows the first of two questions; tool_node shows both",
-    "104": "it stores a node's writes before its router runs, and does not ask the router again",
-    "105": "Command(resume=None) fails in its own loop before a saver is asked",
-    "111": "it starts a subgraph over when a run begins at a checkpoint inside it",
-    "114": "it keeps the first answer to an interrupt",
-    "140": "it lets checkpoints pile up in memory",
+    "062": "A node that was renamed while its thread waited",
+    "063": "A key of the state that was removed while its thread waited",
+    "093": "A `@task` whose result is not yet stored when the next one starts",
+    "103": "Two tools of a plain `ToolNode` that call `interrupt()`",
+    "104": "A conditional edge whose function fails",
+    "105": "`Command(resume=None)`",
+    "111": "Re-running from a checkpoint inside a subgraph",
+    "114": "Answering an answered interrupt differently",
+    "140": "Unsaved checkpoints pile up in memory",
 }
-"""Nothing outside LangGraph can cure these."""
-LATER = {
-    "062": "the resume guard reports a renamed node",
-    "085": "the stream buffer keeps the tokens that were shown",
-    "087": "the journal keeps the answer of the model",
-    "135": "the journal replays in order",
-    "136": "the journal records the parameters",
-}
-"""What parts of the package are for that are not there yet."""
+"""Nothing outside LangGraph can cure these: what the README calls each, with the reason there."""
 CASES = sorted(FOLDER.glob("[0-9][0-9][0-9]_*.py"))
-CURABLE = [path for path in CASES if path.name[:3] not in LANGGRAPH_ITSELF.keys() | LATER.keys()]
+CURABLE = [path for path in CASES if path.name[:3] not in LANGGRAPH_ITSELF]
 
 
 def run_case(path: Path, saver: str) -> dict:
@@ -56,6 +50,13 @@ def run_case(path: Path, saver: str) -> dict:
     verdicts = [line[2:] for line in done.stdout.splitlines() if line.startswith("@@")]
     assert verdicts, done.stderr[-3000:]
     return {**json.loads(verdicts[-1]), "stderr": done.stderr[-3000:]}
+
+
+def test_the_readme_names_what_cannot_be_cured_and_nothing_else() -> None:
+    readme = README.read_text(encoding="utf-8")
+    section = readme.partition("### What nothing outside LangGraph can cure")[2].partition("\n#")[0]
+    named = [line.split("**")[1] for line in section.splitlines() if line.startswith("| **")]
+    assert sorted(named) == sorted(LANGGRAPH_ITSELF.values())
 
 
 @pytest.mark.skipif(not RUNNER.exists(), reason="the shared cases are not there")
