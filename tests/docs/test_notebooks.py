@@ -42,8 +42,9 @@ def words(output: dict[str, Any]) -> str:
     return json.dumps([told, output.get("text"), output.get("traceback")])
 
 
-def test_there_are_notebooks() -> None:
-    assert NOTEBOOKS
+def test_their_readme_names_each_of_them() -> None:
+    named = re.findall(r"\]\((.+?\.ipynb)\)", (NOTEBOOKS[0].parent / "README.md").read_text())
+    assert named == [path.name for path in NOTEBOOKS]
 
 
 @each
