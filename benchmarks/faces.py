@@ -18,6 +18,12 @@ from benchmarks.savers import Plugin
 from benchmarks.workloads import Turn
 
 Timings = dict[str, list[float]]
+States = dict[str, Any]  # thread → its state as the last run of it returned it
+
+
+def _how(plugin: Plugin) -> dict[str, Any]:
+    """Return the keywords of `invoke` that the plugin asks for."""
+    return {} if plugin.durability is None else {"durability": plugin.durability}
 
 
 def _timed(method: Callable[..., Any], into: list[float]) -> Callable[..., Any]:
@@ -82,6 +88,7 @@ class SyncFace:
 
     def __init__(self, plugin: Plugin, path: str, synchronous: str) -> None:
         self._manager = cast(Any, plugin.open(path, synchronous=synchronous))
+        self._keywords = _how(plugin)
         self.asynchronous = False
         self.saver: Any = self._manager.__enter__()
 
@@ -108,16 +115,24 @@ class SyncFace:
         graph.get_state(config)
         return perf_counter() - start
 
-    def play(self, graph: Any, turns: Sequence[Turn]) -> None:
-        """Run the turns one after another."""
-        for turn in turns:
-            graph.invoke(turn.inputs, turn.config)
+    def values(self, graph: Any, config: Any) -> Any:
+        """Return the state that the saver gives back."""
+        return graph.get_state(config).values
 
-    def play_together(self, graph: Any, groups: Sequence[Sequence[Turn]]) -> None:
-        """Run each group in a thread of its own, all at once."""
+    def play(self, graph: Any, turns: Sequence[Turn]) -> States:
+        """Run the turns one after another; return what the last run of each thread returned."""
+        states: States = {}
+        for turn in turns:
+            states[turn.thread_id] = graph.invoke(turn.inputs, turn.config, **self._keywords)
+        return states
+
+    def play_together(self, graph: Any, groups: Sequence[Sequence[Turn]]) -> States:
+        """Run each group in a thread of its own, all at once; see `play`."""
+        states: States = {}
         with ThreadPoolExecutor(len(groups)) as pool:
             for done in [pool.submit(self.play, graph, group) for group in groups]:
-                done.result()
+                states.update(done.result())
+        return states
 
 
 class AsyncFace:
@@ -125,6 +140,7 @@ class AsyncFace:
 
     def __init__(self, plugin: Plugin, path: str, synchronous: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._keywords = _how(plugin)
         self.asynchronous = True
         self._manager: Any = None
         self.saver: Any = self._run(self._open(plugin, path, synchronous))
@@ -177,21 +193,30 @@ class AsyncFace:
         seconds: float = self._run(read())
         return seconds
 
-    async def _play(self, graph: Any, turns: Sequence[Turn]) -> None:
+    def values(self, graph: Any, config: Any) -> Any:
+        """See `SyncFace.values`."""
+        return self._run(graph.aget_state(config)).values
+
+    async def _play(self, graph: Any, turns: Sequence[Turn]) -> States:
+        states: States = {}
         for turn in turns:
-            await graph.ainvoke(turn.inputs, turn.config)
+            states[turn.thread_id] = await graph.ainvoke(turn.inputs, turn.config, **self._keywords)
+        return states
 
-    def play(self, graph: Any, turns: Sequence[Turn]) -> None:
-        """Run the turns one after another."""
-        self._run(self._play(graph, turns))
+    def play(self, graph: Any, turns: Sequence[Turn]) -> States:
+        """See `SyncFace.play`."""
+        states: States = self._run(self._play(graph, turns))
+        return states
 
-    def play_together(self, graph: Any, groups: Sequence[Sequence[Turn]]) -> None:
-        """Run each group in a task of its own, all at once."""
+    def play_together(self, graph: Any, groups: Sequence[Sequence[Turn]]) -> States:
+        """Run each group in a task of its own, all at once; see `SyncFace.play`."""
 
-        async def together() -> None:
-            await asyncio.gather(*(self._play(graph, group) for group in groups))
+        async def together() -> States:
+            found = await asyncio.gather(*(self._play(graph, group) for group in groups))
+            return {thread_id: state for states in found for thread_id, state in states.items()}
 
-        self._run(together())
+        states: States = self._run(together())
+        return states
 
 
 Face = SyncFace | AsyncFace

@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks.faces import Face, Timings, open_face, timing
 from benchmarks.keeper import Recorder
+from benchmarks.payloads import bytes_on_disk
 from benchmarks.replay import replay
 from benchmarks.savers import OURS, plugin
 from benchmarks.workloads import SCALES, WORKLOADS, Turn, Workload
@@ -72,16 +73,6 @@ def peak_bytes() -> int:
         return int(line.split()[1]) * 1024
     unit = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def bytes_on_disk(path: str) -> int:
-    """Return the database's bytes: its file, its WAL and whatever else the saver put beside it."""
-    folder = Path(path).parent
-    return sum(
-        found.stat().st_size
-        for found in folder.rglob("*")
-        if found.is_file() and not found.name.endswith("-shm")
-    )
 
 
 def _quantile(values: list[float], share: float) -> float:

@@ -98,13 +98,15 @@ class Plugin:
     """A saver under measurement.
 
     `open(path, synchronous=...)` gives a context manager, an async one where `asynchronous`;
-    `snapshot_frequency` asks for a graph with a `DeltaChannel`.
+    `snapshot_frequency` asks for a graph with a `DeltaChannel`, `durability` for runs with that
+    one (None: as LangGraph does it, "async").
     """
 
     name: str
     open: Callable[..., AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
     asynchronous: bool = False
     snapshot_frequency: int | None = None
+    durability: str | None = None
 
 
 def _resolve(target: str) -> Callable[..., Any]:
