@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from os import getloadavg
 from pathlib import Path
 from time import perf_counter, strftime
 from typing import Any
@@ -60,9 +61,7 @@ def _measure(
         return
     into.floors[workload] = made.floor()
     stages = _here if options.in_process else in_child
-    repetitions = options.repetitions or (
-        FULL_REPETITIONS[workload] if options.scale == "full" else 1
-    )
+    repetitions = _repetitions_of(workload, options)
     playing = [entry for entry in chosen if workload in entry.workloads]
     for repetition in range(-1, repetitions):
         what = "checked" if repetition < 0 else f"timed, {repetition + 1} of {repetitions}"
@@ -88,6 +87,11 @@ def _measure(
                 into.failed[key] = str(error)
                 into.timed.pop(key, None)
             into.say(f"{workload} · {entry.name} · {into.failed.get(key, what)}")
+
+
+def _repetitions_of(workload: str, options: argparse.Namespace) -> int:
+    usual = FULL_REPETITIONS[workload] if options.scale == "full" else 1
+    return int(options.repetitions or usual)
 
 
 def _here(bout: Bout, name: str, folder: str) -> dict[str, Any]:
@@ -133,7 +137,8 @@ def _markdown(
             f"\n## Promises: {kept} kept, {len(found) - kept} missed or not measured\n\n"
             + tables.promise_table(found)
         )
-    for workload in options.workloads:
+    done = {key[0] for key in (*results.timed, *results.failed)} | set(results.missing)
+    for workload in filter(done.__contains__, options.workloads):
         parts.append(f"\n## {tables.title(workload, scale)}\n")
         if workload in results.missing:
             parts.append("Skipped: its data are not here.")
@@ -203,21 +208,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     facts = machine(options.directory) | {
         "date": strftime("%Y-%m-%d"),
-        "scale": f"{options.scale}; of the recorded conversations {REAL_THREADS} at most",
+        "load when it began": f"{getloadavg()[0]:.1f} waiting or running, 1 minute",
+        "scale": f"{options.scale}; of the recorded conversations {REAL_THREADS} at most; "
+        + ", ".join(f"{name} × {_repetitions_of(name, options)}" for name in options.workloads),
     }
     results = Results()
+    found: list[Promise] = []
     for workload in options.workloads:
         _measure(workload, chosen, options, results)
-    found = (
-        promises(results.timed, results.grown, results.floors) if options.scale == "full" else []
-    )
-    report = _markdown(facts, options, chosen, absent, results, found)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "RESULTS.md").write_text(report, encoding="utf-8")
-    written = _as_json(facts, absent, results, found)
-    (options.out / "results.json").write_text(written, encoding="utf-8")
+        if options.scale == "full":
+            found = promises(results.timed, results.grown, results.floors)
+        report = _markdown(facts, options, chosen, absent, results, found)
+        _write(options.out, report, _as_json(facts, absent, results, found))
     print(report)
     return int(any(promise.result != "kept" for promise in found))
+
+
+def _write(out: Path, report: str, written: str) -> None:
+    """Write what there is so far: a long run that is stopped has not been for nothing."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "RESULTS.md").write_text(report, encoding="utf-8")
+    (out / "results.json").write_text(written, encoding="utf-8")
 
 
 if __name__ == "__main__":
