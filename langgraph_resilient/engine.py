@@ -7,7 +7,6 @@ read: every query of a reader sees one state of the database.
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
 import threading
@@ -34,6 +33,7 @@ from langgraph_resilient.errors import (
     TamperDetected,
 )
 from langgraph_resilient.options import Options
+from langgraph_resilient.process import pid
 from langgraph_resilient.runs import Runs
 from langgraph_resilient.store import migrate, rows
 from langgraph_resilient.store.cache import Cache
@@ -100,7 +100,7 @@ class Engine:
         self.ready = False
         self._states: OrderedDict[str, ThreadState] = OrderedDict()
         self._uses = 0
-        self._pid = os.getpid()
+        self._pid = pid()
         self._next_thread = 0
         self._next_ns = 0
         self.anchor: anchor.Anchor | None = None
@@ -125,7 +125,7 @@ class Engine:
             SaverClosed: the saver was closed.
             StorageError: the file cannot be opened or made.
         """
-        if self._pid != os.getpid():
+        if self._pid != pid():
             self._after_fork()
         if self.ready:
             if self.db.closed:
@@ -160,7 +160,7 @@ class Engine:
             self.runs = Runs()
             for state in self._states.values():
                 state.lock = threading.RLock()
-            self._pid = os.getpid()
+            self._pid = pid()
             return
         _leaked.append(self.db)
         closed = self.db.closed
@@ -298,7 +298,7 @@ class Engine:
 
     def close(self) -> None:
         """Finish what was begun and release everything."""
-        if self._pid != os.getpid():
+        if self._pid != pid():
             self._after_fork()
         self.quick.close()
         self.db.close()

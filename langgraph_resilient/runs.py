@@ -21,6 +21,8 @@ class Runs:
         self._used: OrderedDict[str, dict[int, bytes]] = OrderedDict()
         self._tasks: OrderedDict[str, dict[int, bytes]] = OrderedDict()
         self._heads: OrderedDict[str, bytes] = OrderedDict()
+        self._inside: set[bytes] = set()
+        """Keys of tool calls under way inside which models were asked."""
 
     def begin(self, thread_id: str, head: bytes = b"") -> None:
         """A run of a thread's graph begins: every call that is not retired may answer once.
@@ -68,6 +70,17 @@ class Runs:
                 while len(table) > _THREADS:
                     table.popitem(last=False)
             return True
+
+    def enter(self, key: bytes) -> None:
+        """A model was asked, or its answer given back, inside a tool call."""
+        self._inside.add(key)
+
+    def ends_inside(self, key: bytes) -> bool:
+        """Whether a model was asked inside a tool call, which ends now."""
+        if key not in self._inside:
+            return False
+        self._inside.discard(key)
+        return True
 
     def give_back(self, thread_id: str, call: int) -> None:
         """A call that this run was to make, and did not."""

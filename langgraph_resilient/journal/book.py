@@ -210,6 +210,8 @@ class JournalBook:
     def _use(self, spot: Spot, call: int) -> bool:
         """Take a recorded call for this run; False when another call of the run has it."""
         names = pack_name(spot.task), pack_name(spot.root)
+        if spot.parent:
+            self.engine.runs.enter(spot.parent)
         return self.engine.runs.use(spot.thread_id, call, *names)
 
     def begin(
@@ -348,6 +350,8 @@ class JournalBook:
             session.insert("journal_insert", call, *columns, stored)
             # Before anybody can see the row: an equal call beside this one must not go on with it.
             self.engine.runs.use(record.thread_id, call, record.task, record.root)
+            if record.parent:
+                self.engine.runs.enter(record.parent)
 
         return step
 

@@ -7,12 +7,12 @@ body that was given up leaves its row behind. Also keeps the leases of long call
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 
 from langgraph_resilient.errors import ResilientError
+from langgraph_resilient.process import pid
 
 logger = logging.getLogger(__name__)
 
@@ -23,34 +23,34 @@ makes a forked child start with none."""
 
 def is_flying(database: bytes, key: bytes) -> bool:
     """Whether this process is running a call."""
-    return (os.getpid(), database, key) in _flights
+    return (pid(), database, key) in _flights
 
 
 def take_off(database: bytes, key: bytes) -> bool:
     """A call is about to be begun; False when this process is running it already."""
     mine = object()
     # One step of the interpreter: two callers cannot both find it missing.
-    return _flights.setdefault((os.getpid(), database, key), (0, mine))[1] is mine
+    return _flights.setdefault((pid(), database, key), (0, mine))[1] is mine
 
 
 def assign(database: bytes, key: bytes, thread: int) -> None:
     """A call that took off needs the lease of this thread."""
-    place = (os.getpid(), database, key)
+    place = (pid(), database, key)
     _flights[place] = (thread, _flights[place][1])
 
 
 def land(database: bytes, key: bytes) -> None:
     """A call has ended, however it did."""
-    _flights.pop((os.getpid(), database, key), None)
+    _flights.pop((pid(), database, key), None)
 
 
 def threads_flying(database: bytes) -> set[int]:
     """The numbers of the threads that have calls running here."""
-    me = os.getpid()
+    me = pid()
     return {
         thread
-        for (pid, name, _), (thread, _) in list(_flights.items())
-        if (pid, name) == (me, database) and thread
+        for (process, name, _), (thread, _) in list(_flights.items())
+        if (process, name) == (me, database) and thread
     }
 
 

@@ -12,6 +12,7 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
+from langgraph_resilient.process import pid
 from langgraph_resilient.records import Owner
 
 _START_TIME = 22
@@ -20,12 +21,12 @@ _START_TIME = 22
 
 def this_process() -> Owner:
     """The owner that this process is; a forked child is another one."""
-    return _identity(os.getpid())
+    return _identity(pid())
 
 
 @lru_cache(maxsize=8)
-def _identity(pid: int) -> Owner:
-    return Owner(boot=_boot(), host=_host(), pid=pid, started=_started(pid) or 0)
+def _identity(number: int) -> Owner:
+    return Owner(boot=_boot(), host=_host(), pid=number, started=_started(number) or 0)
 
 
 def _boot() -> str:

@@ -6,7 +6,6 @@ transaction. Whatever is not the common case gives None, and `book.Book` goes th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,12 +20,15 @@ from langgraph_resilient.codec.packed import OPAQUE, pack
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ValueRefused
 from langgraph_resilient.ledger.invocation import Invocation
+from langgraph_resilient.process import pid
 from langgraph_resilient.recording import UserSerde
 from langgraph_resilient.records import CallRecord, CallState, Effect
 from langgraph_resilient.store.sqlite import Row, Session
 
 _SMALL: Final = 4096
 """Longer values are worth storing once, by content, with the messages they become."""
+_WORTH: Final = 1024
+"""Bytes from which compressing a row is worth the time."""
 _LEVEL: Final = 1
 _NOTHING: Final[Any] = None
 
@@ -45,11 +47,11 @@ class Shortcut:
 
     def lease(self, thread: int) -> Row | None:
         """The row of a lease of this process as it was last seen; a forked child has none."""
-        return self._leases.get((os.getpid(), thread))
+        return self._leases.get((pid(), thread))
 
     def remember(self, thread: int, row: Row) -> None:
         """This process has a lease, or will have it with the transaction under way."""
-        self._leases[os.getpid(), thread] = row
+        self._leases[pid(), thread] = row
 
     def packed(
         self, values: Mapping[str, Any], serde: UserSerde | None, *, small: bool = True
@@ -105,18 +107,12 @@ class Shortcut:
             return 0
         bounds = calls.slots(thread, record.key)
 
-        def work(session: Session) -> int:
-            if session.one("lease", thread) != lease or (
-                asked and session.one("checkpoint_exists", *asked) is None
-            ):
-                return 0
-            if session.all("calls_in", *bounds):
-                return 0  # the same call, or one that stands where this one would
-            number = bounds[0]
-            session.insert("call_insert", number, record.key, record.state, record.version, stored)
-            return number
-
-        return int(engine.db.write(work))
+        row = (bounds[0], record.key, record.state, record.version, stored)
+        # Nothing where the thread has another owner, the asking checkpoint is not stored yet, or a
+        # call stands where this one would.
+        parameters = (*row, thread, *lease, *bounds, *asked)
+        name = "call_begin_asked" if asked else "call_begin"
+        return bounds[0] if engine.db.step(name, parameters) else 0
 
     def _asked(self, call: Invocation) -> tuple[Any, ...] | None:
         """What to look for before an external call: () when nothing, None when unknown where."""
@@ -134,16 +130,19 @@ class Shortcut:
         """Store how a call ended; False when it has changed or is not this process's to end."""
         engine, thread = self._engine, calls.thread_of(record.call)
         place = calls.call_place(thread, record.key, record.state, record.version)
-        stored = engine.sealer.seal(place, self._frames.encode(calls.packed_call(record)))
-        state: CallState = record.state
-        asked = engine.runs.has(record.name.thread_id)
+        raw = calls.packed_call(record)
+        frame = calls.UNCOMPRESSED + raw if len(raw) < _WORTH else self._frames.encode(raw)
+        stored = engine.sealer.seal(place, frame)
+        row: Row = (record.state, record.version, stored, record.call, record.key, old_version)
+        if not fenced:
+            return engine.db.step("call_update", row) == 1
+        row = (*row, record.home, record.epoch)
+        if not engine.runs.ends_inside(record.key):
+            return engine.db.step("call_settle", row) == 1
 
         def work(session: Session) -> int:
-            row = (state, record.version, stored, record.call, record.key, old_version)
-            if not fenced:
-                return session.run("call_update", *row)
-            changed = session.run("call_settle", *row, record.home, record.epoch)
-            if changed == 1 and state is CallState.SUCCEEDED and asked:
+            changed = session.run("call_settle", *row)
+            if changed == 1 and record.state is CallState.SUCCEEDED:
                 modelcalls.retire_with_call(engine, session, record.home, record.key)
             return changed
 

@@ -147,6 +147,7 @@ class SqliteDatabase:
         self.read_only = False
         self.missing: frozenset[str] = frozenset()
         """Queries about tables that the file, of an older schema, has not: they find nothing."""
+        self._sql = queries.load()
         self._given = connection
         self._writer: sqlite3.Connection | None = connection
         self._queue: deque[Pending] = deque()
@@ -344,6 +345,30 @@ class SqliteDatabase:
     def write(self, work: Callable[[Session], Any]) -> Any:
         """Do `work` in a write transaction of its own group; durable on return."""
         return self.finish(self.enqueue(work))
+
+    def step(self, name: str, parameters: Sequence[Any]) -> int:
+        """Run one statement in a write transaction of its own; how many rows it changed.
+
+        Durable on return. Where nobody else writes, SQLite begins and ends the transaction with the
+        statement: right after a disk has been waited for, each further one costs dearly.
+
+        Raises:
+            ResilientError: it could not be stored.
+        """
+        if self._queue or not self.own or not self.lock.acquire(blocking=False):
+            return int(self.write(lambda session: session.run(name, *parameters)))
+        try:  # under the lock: protects the write connection and the transaction on it
+            connection = self.connection
+            if self.read_only or connection.in_transaction:
+                return int(self.write(lambda session: session.run(name, *parameters)))
+            try:
+                changed = connection.execute(self._sql[name], parameters).rowcount
+            except DRIVER_ERRORS as error:
+                raise translated(error, self.where) from error
+            self.note_commit()
+            return changed
+        finally:
+            self.lock.release()
 
     def _withdraw(self, pending: Pending, error: BaseException) -> None:
         """Its owner was interrupted: it will not be stored, and what builds on it must not be."""

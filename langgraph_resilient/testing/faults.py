@@ -2,7 +2,8 @@
 
 The moments are watched in a child process only, around the methods that the product itself calls: the
 product knows nothing of it. ``*.commit`` is the moment right before a COMMIT whose transaction holds
-rows of that kind: everything was written, nothing is durable.
+rows of that kind: everything was written, nothing is durable. A statement that is a transaction of its
+own writes and commits in one step; its moment is right before it.
 """
 
 from __future__ import annotations
@@ -148,17 +149,24 @@ class Faults:
     def trace(self) -> Callable[[str], None]:
         """A callback for ``set_trace_callback`` of a connection that writes."""
         touched: set[str] = set()
+        within = False
 
         def traced(sql: str) -> None:
+            nonlocal within
             head = sql.lstrip()[:100]
             if head.startswith("COMMIT"):
                 self.committing(frozenset(touched))
             if head.startswith(("COMMIT", "ROLLBACK", "BEGIN")):
+                within = head.startswith("BEGIN")
                 touched.clear()
                 return
             found = self.writes.match(head)
-            if found is not None:
-                touched.add(found[1].lower())
+            if found is None:
+                return
+            touched.add(found[1].lower())
+            if not within:  # a statement that is a transaction of its own
+                self.committing(frozenset(touched))
+                touched.clear()
 
         return traced
 

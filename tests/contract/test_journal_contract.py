@@ -585,6 +585,7 @@ def test_a_file_of_schema_2_opens(tmp_path: Path) -> None:
     conn = sqlite3.connect(path)
     conn.executescript(
         "DROP TABLE resilient_journal; DROP TABLE resilient_chunks;"
+        "DROP TABLE resilient_snapshots;"
         "UPDATE resilient_meta SET number = 2 WHERE name = 'schema'"
     )
     conn.close()

@@ -11,10 +11,21 @@ import pytest
 PACKAGE = "langgraph_resilient"
 ROOT = Path(__file__).parents[2] / PACKAGE
 LAYERS = [
-    {"records", "options", "errors"},
+    {"records", "options", "errors", "process"},
     {"codec", "store", "_aio", "anchor"},
     {"engine", "draft", "recording", "restoring", "calls", "modelcalls", "runs"},
-    {"maintenance", "legacy", "configs", "history", "listing", "retention", "copying", "collecting", "serde"},
+    {
+        "maintenance",
+        "legacy",
+        "configs",
+        "history",
+        "listing",
+        "retention",
+        "copying",
+        "lifetimes",
+        "collecting",
+        "serde",
+    },
     {"saver", "views", "holding", "ledger", "journal", "stream", "policy", "guard"},
     {"cli", "demo", "integrations", "testing", "__main__"},
 ]

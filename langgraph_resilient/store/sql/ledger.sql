@@ -33,6 +33,42 @@ LIMIT 3
 INSERT INTO resilient_calls (call, key, state, version, frame)
 VALUES (?, ?, ?, ?, ?)
 
+-- name: call_begin
+-- A new call begins in its first place, where the thread has this owner and the places are free.
+INSERT INTO resilient_calls (call, key, state, version, frame)
+SELECT ?, ?, ?, ?, ?
+FROM resilient_leases
+WHERE thread = ?
+    AND epoch = ?
+    AND expires = ?
+    AND frame = ?
+    AND NOT EXISTS (
+        SELECT 1
+        FROM resilient_calls
+        WHERE call BETWEEN ? AND ?
+    )
+
+-- name: call_begin_asked
+-- The same, where the checkpoint that asked for it is stored.
+INSERT INTO resilient_calls (call, key, state, version, frame)
+SELECT ?, ?, ?, ?, ?
+FROM resilient_leases
+WHERE thread = ?
+    AND epoch = ?
+    AND expires = ?
+    AND frame = ?
+    AND NOT EXISTS (
+        SELECT 1
+        FROM resilient_calls
+        WHERE call BETWEEN ? AND ?
+    )
+    AND EXISTS (
+        SELECT 1
+        FROM resilient_checkpoints
+        WHERE id = ?
+            AND ns = ?
+    )
+
 -- name: call_update
 -- A call changes its state; nothing is changed when somebody else was faster.
 UPDATE resilient_calls
