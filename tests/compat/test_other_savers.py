@@ -1,6 +1,6 @@
 """What the README says of other checkpointers, measured: killed runs, and the conformance suite.
 
-`PostgresSaver` is tried where its packages and a server to unpack are installed.
+`PostgresSaver` is tried where the extra `bench` is installed, which brings a server.
 """
 
 from __future__ import annotations
