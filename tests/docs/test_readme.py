@@ -86,6 +86,7 @@ def test_no_block_escapes_these_tests() -> None:
     assert [body for body in blocks("python") if "..." in body] == []
     assert blocks("python")
     assert commands()
+    assert 1 <= len(blocks("mermaid")) <= 5
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
