@@ -7,7 +7,7 @@ contents must move the epoch on (`Engine.tick`) in the same transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from langgraph_resilient import calls, modelcalls
 from langgraph_resilient.codec import envelope
@@ -96,7 +96,7 @@ def remove(engine: Engine, session: Session, thread: ThreadRow, found: Garbage) 
         rows.delete_blob(session, blob)
     if found.blobs:
         spent = max(thread.spent, max(found.blobs) - first)
-        seal = engine.sealer.seal(rows.thread_place(thread.number, thread.thread_id, spent), b"")
+        seal = rows.sealed_thread(engine.sealer, replace(thread, spent=spent))
         session.run("thread_spend", spent, seal, thread.number)
     for blob in found.shares:
         session.run("share_delete", thread.number, blob)

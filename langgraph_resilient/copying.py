@@ -5,6 +5,7 @@ Everything here works on packed bytes; no object is restored. A copy is one tran
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,7 +51,8 @@ def copy_thread(
 ) -> Copied:
     """Copy a thread; contents are shared. A source that does not exist copies nothing.
 
-    The ledger's calls and the open ones of the journal are copied whole either way: the copy must
+    It lives as long as its source does, from now on, unless the target has a lifetime of its own. The
+    ledger's calls and the open ones of the journal are copied whole either way: the copy must
     not run again, nor pay again for, what its source has done.
 
     Args:
@@ -79,7 +81,10 @@ def copy_thread(
             _check_empty(session, draft.state.number, target)
             found = _Source(engine, session, thread, latest_only)
             used = found.used()
+            there = rows.find_thread(session, engine.sealer, target)
         draft.share(used)
+        if thread.lifetime is not None and (there is None or there.lifetime is None):
+            draft.live(replace(thread.lifetime, since=int(time.time() * 1000)))
         copy = _Copy(draft, thread)
         copy.store(found.items)
         copy.store_model_calls(found.asked, copy.store_calls(found.made, target))

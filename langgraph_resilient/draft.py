@@ -8,6 +8,7 @@ thread's generation moves on and every draft encoded on top of it is done again.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from langgraph_resilient.codec.memo import ListMemo, Memo
 from langgraph_resilient.codec.msgpack import Packer
 from langgraph_resilient.codec.packed import is_message
 from langgraph_resilient.errors import StorageError
-from langgraph_resilient.records import BLOB_BITS, ORDINALS, NamespaceRow, ThreadRow
+from langgraph_resilient.records import BLOB_BITS, ORDINALS, Lifetime, NamespaceRow, ThreadRow
 from langgraph_resilient.restoring import ENTRY_BYTES, Kept
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import Conflict
@@ -206,6 +207,7 @@ class Draft:
         self._namespaces: list[Namespace] = []
         self._steps: list[Callable[[Session], None]] = []
         self._makes_thread = not state.exists
+        self._lifetime = _default_lifetime(engine) if self._makes_thread else None
 
     # --- encoding -----------------------------------------------------------------------------
 
@@ -332,6 +334,18 @@ class Draft:
         )
         return Namespace(row, False, None)
 
+    def live(self, lifetime: Lifetime | None) -> None:
+        """Say how long the thread lives; makes it if it is not there."""
+        self._lifetime = lifetime
+
+        def step(session: Session) -> None:
+            row = rows.find_thread(session, self.engine.sealer, self.state.thread_id)
+            if row is None:
+                raise Conflict("the thread was deleted")
+            rows.put_lifetime(session, self.engine.sealer, row, lifetime)
+
+        self.then(step)
+
     def count_skipped(self, checkpoint_ns: str, skipped: int) -> None:
         """Note with the checkpoint that is stored now how many were skipped before it."""
         ns, sealer = self.namespace(checkpoint_ns).row.ns, self.engine.sealer
@@ -366,22 +380,24 @@ class Draft:
         if not self._steps:
             return
         if self._makes_thread:
-            place = rows.thread_place(state.number, state.thread_id, 0)
-            seal = sealer.seal(place, b"")
+            row = ThreadRow(
+                number=state.number, thread_id=state.thread_id, spent=0, lifetime=self._lifetime
+            )
+            seal = rows.sealed_thread(sealer, row)
             name_hash = digest.name_hash(state.thread_id)
             session.run("thread_insert", state.number, state.thread_id, name_hash, seal)
             session.run("thread_taken", state.number)
         for namespace in self._namespaces:
-            row = namespace.row
+            new = namespace.row
             session.run(
                 "namespace_insert",
-                row.ns,
-                row.thread,
-                row.checkpoint_ns,
-                row.head,
-                row.checkpoints,
-                row.tally,
-                rows.sealed_namespace(sealer, row),
+                new.ns,
+                new.thread,
+                new.checkpoint_ns,
+                new.head,
+                new.checkpoints,
+                new.tally,
+                rows.sealed_namespace(sealer, new),
             )
         for template in self._templates:
             session.run("template_insert", *template)
@@ -436,3 +452,8 @@ class Draft:
         for at, blob in self._new.items():
             addresses.put(at, blob)
             fresh.pop(at, None)
+
+
+def _default_lifetime(engine: Engine) -> Lifetime | None:
+    ttl = engine.options.ttl_milliseconds
+    return None if ttl is None else Lifetime(ttl=ttl, since=int(time.time() * 1000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,31 @@ if TYPE_CHECKING:
 Synchronous = Literal["FULL", "NORMAL", "EXTRA", "OFF"]
 
 _SYNCHRONOUS = ("FULL", "NORMAL", "EXTRA", "OFF")
+
+
+_UNITS = {"seconds": 1000, "minutes": 60_000}
+_LONGEST = 100 * 366 * 86_400_000
+
+
+def milliseconds(ttl: float | timedelta, *, unit: str = "seconds") -> int:
+    """A time to live in milliseconds.
+
+    Args:
+        ttl: the time.
+        unit: what a bare number counts, ``seconds`` or ``minutes``.
+
+    Raises:
+        ConfigurationError: it is no number, not positive, or longer than a hundred years.
+    """
+    number = isinstance(ttl, (int, float)) and not isinstance(ttl, bool)
+    if not number and not isinstance(ttl, timedelta):
+        raise ConfigurationError(f"ttl={ttl!r}: give {unit}, a timedelta, or None for ever")
+    found = ttl.total_seconds() * 1000 if isinstance(ttl, timedelta) else ttl * _UNITS[unit]
+    if not 0 < found <= _LONGEST:
+        raise ConfigurationError(
+            f"ttl={ttl!r} must be positive and at most a hundred years; None means for ever"
+        )
+    return max(1, round(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +93,12 @@ class Options:
     policy: Callable[[Any], bool] | None = None
     """Which checkpoints are stored (see `langgraph_resilient.policy`); None stores all."""
 
+    ttl: float | timedelta | Mapping[str, Any] | None = None
+    """How long threads live after they were last written to, until `expire` deletes them: seconds, or
+    a `timedelta`; or in the form of LangGraph's ``TTLConfig``, ``{"default_ttl": minutes,
+    "refresh_on_read": bool}``. Stored with each thread that is made; threads that are there keep what
+    they have. None: for ever."""
+
     cipher: Cipher | None = None
     """Encrypts every stored value (AES-GCM); plaintext rows are refused."""
     integrity_key: bytes | None = None
@@ -84,11 +116,40 @@ class Options:
         for name in ("lease", "lease_wait", "barrier_wait"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} must be positive")
+        self._check_ttl()
         if self.integrity_key is not None and len(self.integrity_key) < 16:
             raise ConfigurationError(
                 f"integrity_key has {len(self.integrity_key)} bytes; give at least 16, "
                 "for example secrets.token_bytes(32)"
             )
+
+    def _check_ttl(self) -> None:
+        if isinstance(self.ttl, Mapping):
+            unknown = sorted(set(self.ttl) - {"default_ttl", "refresh_on_read"})
+            if unknown:
+                raise ConfigurationError(
+                    f"ttl has {', '.join(map(repr, unknown))}; it takes 'default_ttl' (minutes) and "
+                    "'refresh_on_read'. Nothing is swept in the background: call "
+                    "langgraph_resilient.maintenance.expire when it suits you"
+                )
+        if self.ttl_milliseconds is None and self.refresh_on_read:
+            raise ConfigurationError(
+                "ttl has 'refresh_on_read' and no 'default_ttl'; give it, in minutes"
+            )
+
+    @property
+    def ttl_milliseconds(self) -> int | None:
+        """How long threads live that are made, in milliseconds."""
+        ttl = self.ttl
+        if isinstance(ttl, Mapping):
+            minutes = ttl.get("default_ttl")
+            return None if minutes is None else milliseconds(minutes, unit="minutes")
+        return None if ttl is None else milliseconds(ttl)
+
+    @property
+    def refresh_on_read(self) -> bool:
+        """Whether a thread that is read lives on as if it had been written to."""
+        return isinstance(self.ttl, Mapping) and bool(self.ttl.get("refresh_on_read"))
 
     @classmethod
     def build(cls, values: Mapping[str, Any]) -> Options:

@@ -14,12 +14,36 @@ CALL_BITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetime:
+    """How long a thread lives.
+
+    Attributes:
+        ttl: milliseconds it lives after it was last written to.
+        since: milliseconds since 1970 at which this was said, or the thread was copied or read with
+            `refresh_on_read`; it counts as written to then.
+    """
+
+    ttl: int
+    since: int
+
+    def end(self, written: float | None) -> float:
+        """When it is over, in seconds since 1970.
+
+        Args:
+            written: when the thread was last written to, in seconds since 1970.
+        """
+        since = self.since if written is None else max(self.since, int(written * 1000))
+        return (since + self.ttl) / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadRow:
     """A thread as stored."""
 
     number: int
     thread_id: str
     spent: int
+    lifetime: Lifetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

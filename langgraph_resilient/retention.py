@@ -48,14 +48,15 @@ def delete_thread(engine: Engine, thread_id: str) -> None:
         if legacy.present(engine, session):
             legacy.delete(session, thread_id)
         thread = rows.find_thread(session, engine.sealer, thread_id)
-        return _delete(engine, session, thread) if thread is not None else engine.epoch
+        return delete_rows(engine, session, thread) if thread is not None else engine.epoch
 
     epoch = engine.db.write(work)
     if epoch != engine.epoch:
         engine.forget(epoch)
 
 
-def _delete(engine: Engine, session: Session, thread: ThreadRow) -> int:
+def delete_rows(engine: Engine, session: Session, thread: ThreadRow) -> int:
+    """Delete all rows of a thread inside a write transaction; the new epoch."""
     name = digest.address(thread.thread_id.encode("utf-8", "surrogatepass"), engine.key)
     for namespace in session.all("namespaces", thread.number):
         ns = namespace[0]
@@ -200,7 +201,7 @@ def reduce_thread(
         if dropped and not left:
             if legacy.present(engine, session):
                 legacy.delete(session, thread_id)  # else they would bring it back
-            return _delete(engine, session, thread), dropped
+            return delete_rows(engine, session, thread), dropped
         sweep(engine, session, thread, restorer)
         return engine.tick(session), dropped
 

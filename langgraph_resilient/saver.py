@@ -37,7 +37,15 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 from typing_extensions import Self
 
-from langgraph_resilient import configs, copying, history, listing, recording, retention
+from langgraph_resilient import (
+    configs,
+    copying,
+    history,
+    lifetimes,
+    listing,
+    recording,
+    retention,
+)
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
@@ -251,6 +259,8 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         if configs.begins_run(config):
             head = pack_name(found.checkpoint["id"]) if found is not None else b""
             self._engine.runs.begin(str(config["configurable"]["thread_id"]), head)
+        if found is not None and self._engine.options.refresh_on_read:
+            lifetimes.refresh(self._engine, str(config["configurable"]["thread_id"]))
         return found
 
     def _find(self, config: RunnableConfig) -> CheckpointTuple | None:

@@ -1,15 +1,21 @@
-"""What a saver shows besides checkpoints: its ledger, its journal, its streams, its snapshots."""
+"""What a saver has besides checkpoints: ledger, journal, streams, snapshots, lifetimes of threads."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
 
-from langgraph_resilient import listing
+from langgraph_resilient import lifetimes, listing
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.holding import Counts, Holder
 from langgraph_resilient.journal import Journal, JournalBook
 from langgraph_resilient.ledger import Book, Ledger, Reading
+from langgraph_resilient.options import milliseconds
 from langgraph_resilient.stream import Emitter, StreamChunk, StreamReader
+
+T = TypeVar("T")
 
 
 class Views:
@@ -21,6 +27,9 @@ class Views:
     _journal: tuple[Views, Journal] | None
 
     def _reader(self) -> listing.Reading:
+        raise NotImplementedError
+
+    async def _hop(self, function: Callable[[], T]) -> T:
         raise NotImplementedError
 
     @property
@@ -71,6 +80,39 @@ class Views:
         What is stored can be read back with `stream` until the node's outcome is durable.
         """
         return Emitter(self.journal.book, str(thread_id))
+
+    # --- how long threads live ------------------------------------------------------------------
+
+    def set_ttl(self, thread_id: str, ttl: float | timedelta | None) -> None:
+        """Say how long a thread lives: durable on return, and more than the option ``ttl``.
+
+        The time counts from now or from its newest checkpoint, whichever is later. Nothing is deleted
+        before somebody calls `langgraph_resilient.maintenance.expire`.
+
+        Args:
+            thread_id: the thread; it need not have run yet.
+            ttl: seconds, a `timedelta`, or None for ever.
+
+        Raises:
+            ConfigurationError: the time is not positive.
+            StorageError: the database could not store it.
+        """
+        wanted = None if ttl is None else milliseconds(ttl)
+        serde = self._reader().serde
+        lifetimes.set_lifetime(self._engine, str(thread_id), wanted, serde)
+
+    def get_ttl(self, thread_id: str) -> float | None:
+        """How many seconds a thread lives after it was last written to; None for ever."""
+        found = lifetimes.lifetime_of(self._engine, str(thread_id))
+        return None if found is None else found.ttl / 1000
+
+    async def aset_ttl(self, thread_id: str, ttl: float | timedelta | None) -> None:
+        """`set_ttl`, for coroutines."""
+        await self._hop(partial(self.set_ttl, thread_id, ttl))
+
+    async def aget_ttl(self, thread_id: str) -> float | None:
+        """`get_ttl`, for coroutines."""
+        return await self._hop(partial(self.get_ttl, thread_id))
 
     def _reading_now(self) -> Reading:
         reader = self._reader()

@@ -23,6 +23,7 @@ from langgraph_resilient.cli.options import Json, Threads, on_database, program
 from langgraph_resilient.cli.output import (
     ExitCode,
     fail,
+    lifetime_text,
     note,
     plain,
     print_json,
@@ -76,6 +77,7 @@ def threads(
         "size",
         "first",
         "last",
+        "expires",
         "calls",
         "unknown",
         "stored by",
@@ -91,6 +93,7 @@ def threads(
                 size(info.bytes),
                 time_text(info.first_ts),
                 time_text(info.last_ts),
+                time_text(info.expires_at),
                 info.calls,
                 info.unknown_calls,
                 "SqliteSaver" if info.source == "sqlite" else "resilient",
@@ -141,8 +144,10 @@ def _show_thread(
         raise typer.Exit(ExitCode.FINDINGS)
     shown, more = infos[:limit], len(infos) > limit
     unknown = len(saver.ledger.unknown(thread))
+    ttl, end = saver.get_ttl(thread), maintenance.expires_at(saver, thread)
     if as_json:
         found = {"checkpoints": shown, "more": more, "unknown_calls": unknown}
+        found |= {"ttl": ttl, "expires_at": end and end.isoformat()}
         print_json({"thread_id": thread, **found})
         return
     columns = ("checkpoint", "ns", "step", "source", "next", "writes", "messages", "state", "made")
@@ -163,6 +168,8 @@ def _show_thread(
     print_table(columns, rows, title=f"Thread {thread}")
     if more:
         note(f"Older checkpoints are not shown; --limit {limit * 10} shows more.")
+    if ttl is not None:
+        note(lifetime_text(ttl, end))
     if unknown:
         note(
             f"Nobody knows the outcome of {unknown} of its tool calls; "

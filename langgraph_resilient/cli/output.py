@@ -11,7 +11,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any
 
@@ -157,6 +157,14 @@ def time_text(stamp: Any) -> str:
     except (ValueError, OverflowError, OSError):
         return str(stamp)
     return found.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def lifetime_text(seconds: float | None, end: datetime | None) -> str:
+    """How long a thread lives, for a person."""
+    if seconds is None or end is None:
+        return "It lives for ever."
+    span = timedelta(seconds=seconds)
+    return f"It lives for {span} after its last write, until {time_text(end.timestamp())}."
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""The commands that make a file smaller: prune, expire, gc, compact; and those that copy and repair a
-thread.
+"""The commands that make a file smaller: prune, expire, gc, compact; and those for one thread: ttl,
+copy, repair.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import typer
 
 from langgraph_resilient import maintenance
 from langgraph_resilient.cli.options import Json, Threads, on_database
-from langgraph_resilient.cli.output import ExitCode, fail, progress_bar
+from langgraph_resilient.cli.output import ExitCode, fail, lifetime_text, print_json, progress_bar
 from langgraph_resilient.cli.reporting import print_report, relay
 from langgraph_resilient.errors import ConfigurationError
 from langgraph_resilient.saver import ResilientSaver
@@ -109,18 +109,19 @@ def compact(
 @on_database
 def expire(
     saver: ResilientSaver,
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="Such as 90m, 36h, 30d, 8w.")
-    ],
+    older_than: OlderThan = None,
     thread: Threads = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also threads with a tool call of unknown outcome.")
+        bool,
+        typer.Option(
+            "--force", help="Also those that wait for an answer or have an unknown tool call."
+        ),
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Delete whole threads whose newest checkpoint is older than an age."""
-    limit = age(older_than)
+    """Delete whole threads whose time to live is over; --older-than is for those that have none."""
+    limit = None if older_than is None else age(older_than)
     with progress_bar() as show:
         report = maintenance.expire(
             saver,
@@ -131,6 +132,29 @@ def expire(
             progress=relay(show),
         )
     print_report(report, as_json)
+
+
+@on_database
+def ttl(
+    saver: ResilientSaver,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread_id.")],
+    time_to_live: Annotated[
+        str | None,
+        typer.Argument(metavar="AGE", help="Such as 90m, 36h, 30d, 8w; 'none' for ever."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show or set how long a thread lives after its last write, until `expire` deletes it."""
+    if thread not in maintenance.all_threads(saver):
+        fail(f"there is no thread {thread!r} in this database")
+        raise typer.Exit(ExitCode.FINDINGS)
+    if time_to_live is not None:
+        saver.set_ttl(thread, None if time_to_live.lower() == "none" else age(time_to_live))
+    found, end = saver.get_ttl(thread), maintenance.expires_at(saver, thread)
+    if as_json:
+        print_json({"thread_id": thread, "ttl": found, "expires_at": end and end.isoformat()})
+    else:
+        typer.echo(lifetime_text(found, end))
 
 
 @on_database
@@ -168,5 +192,5 @@ def repair(
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (prune, expire, gc, compact, copy, repair):
+    for command in (prune, expire, ttl, gc, compact, copy, repair):
         app.command()(command)

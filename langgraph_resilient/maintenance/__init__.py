@@ -6,12 +6,12 @@ any moment without leaving a half-done change.
 
 from langgraph_resilient.maintenance.compaction import compact
 from langgraph_resilient.maintenance.duplicating import copy_thread
-from langgraph_resilient.maintenance.expiring import expire
+from langgraph_resilient.maintenance.expiring import expire, expires_at
 from langgraph_resilient.maintenance.exporting import export
 from langgraph_resilient.maintenance.garbage import gc
 from langgraph_resilient.maintenance.inventory import stats, threads
 from langgraph_resilient.maintenance.migration import migrate
-from langgraph_resilient.maintenance.pruning import prune
+from langgraph_resilient.maintenance.pruning import all_threads, prune
 from langgraph_resilient.maintenance.rekeying import RekeyReport, rekey
 from langgraph_resilient.maintenance.repairing import repair
 from langgraph_resilient.maintenance.reports import (
@@ -54,9 +54,11 @@ __all__ = [
     "Stats",
     "ThreadInfo",
     "VerifyReport",
+    "all_threads",
     "compact",
     "copy_thread",
     "expire",
+    "expires_at",
     "export",
     "gc",
     "migrate",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from langgraph_resilient import legacy
@@ -11,9 +12,16 @@ from langgraph_resilient.codec import envelope
 from langgraph_resilient.codec.frame import content_size
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DataCorrupt
+from langgraph_resilient.maintenance.pruning import seconds_of
 from langgraph_resilient.maintenance.reports import Stats, ThreadInfo
 from langgraph_resilient.maintenance.scanning import contents, snapshot
-from langgraph_resilient.records import CallState, ModelCallState, SnapshotCounts, ThreadRow
+from langgraph_resilient.records import (
+    CallState,
+    Lifetime,
+    ModelCallState,
+    SnapshotCounts,
+    ThreadRow,
+)
 from langgraph_resilient.restoring import Restorer
 from langgraph_resilient.store import migrate, rows
 from langgraph_resilient.store.sqlite import Session
@@ -57,11 +65,12 @@ def _own_threads(
         sums_of[0] += count
         sums_of[1] += taken
     found = []
-    for number, thread_id, *_ in session.all("threads_all"):
+    for number, thread_id, spent, seal in session.all("threads_all"):
         namespaces, checkpoints, size, first, last = spaces.get(number, (0, 0, 0, None, None))
         written = sums["sum_writes"].get(number, (0, 0))
         states = called.get(number, Counter())
-        thread = ThreadRow(number=number, thread_id=thread_id, spent=0)
+        thread = _thread(engine, number, thread_id, spent, seal)
+        last_ts = _time(engine, session, thread, last)
         found.append(
             ThreadInfo(
                 thread_id=thread_id,
@@ -76,15 +85,32 @@ def _own_threads(
                 + sums["sum_blobs"].get(number, (0, 0))[1]
                 + sums["sum_templates"].get(number, (0, 0))[1],
                 first_ts=_time(engine, session, thread, first),
-                last_ts=_time(engine, session, thread, last),
+                last_ts=last_ts,
                 source="resilient",
                 calls=sum(states.values()),
                 unknown_calls=states["unknown"],
                 model_calls=asked.get(number, (0, 0))[0],
                 snapshots=_snapshots(checkpoints, skipped.get(number, SnapshotCounts())),
+                ttl=None if thread.lifetime is None else thread.lifetime.ttl / 1000,
+                expires_at=_end(thread.lifetime, last_ts),
             )
         )
     return found
+
+
+def _thread(engine: Engine, number: int, thread_id: Any, spent: Any, seal: Any) -> ThreadRow:
+    """A thread's row; a damaged one only lacks its time to live."""
+    try:
+        return rows.opened_thread(engine.sealer, number, thread_id, spent, seal)
+    except DataCorrupt:  # `verify` reports it
+        return ThreadRow(number=number, thread_id=thread_id, spent=0)
+
+
+def _end(lifetime: Lifetime | None, last_ts: str | None) -> str | None:
+    if lifetime is None:
+        return None
+    end = lifetime.end(seconds_of(last_ts))
+    return datetime.fromtimestamp(end, timezone.utc).isoformat()
 
 
 def _skipped(engine: Engine, session: Session) -> dict[int, SnapshotCounts]:
@@ -207,6 +233,7 @@ def stats(saver: ResilientSaver) -> Stats:
             file_bytes=_size(engine, "") or page_size * pages,
             wal_bytes=_size(engine, "-wal"),
             threads=threads_,
+            ttl_threads=_mortal(engine, session),
             namespaces=sum(row[1] for row in spaces),
             checkpoints=checkpoints,
             snapshots=_snapshots(checkpoints, *_skipped(engine, session).values()),
@@ -230,6 +257,11 @@ def stats(saver: ResilientSaver) -> Stats:
             mode=engine.sealer.mode,
             schema=migrate.version_of(session),
         )
+
+
+def _mortal(engine: Engine, session: Session) -> int:
+    """How many threads have a time to live."""
+    return sum(_thread(engine, *row).lifetime is not None for row in session.all("threads_all"))
 
 
 def _calls(saver: ResilientSaver, session: Session) -> dict[str, int]:

@@ -104,9 +104,13 @@ def all_threads(saver: ResilientSaver) -> list[str]:
 
 def written_at(row: CheckpointRow, restorer: Restorer) -> float | None:
     """When a checkpoint was made, in seconds since 1970; None when it does not tell."""
-    stamp = envelope.unpack_time(restorer.envelope(row)[2], rows.readable(row.id))
+    return seconds_of(envelope.unpack_time(restorer.envelope(row)[2], rows.readable(row.id)))
+
+
+def seconds_of(stamp: object) -> float | None:
+    """A checkpoint's time stamp in seconds since 1970; None when it is none."""
     try:
-        found = datetime.fromisoformat(stamp)
+        found = datetime.fromisoformat(stamp)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
     return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()

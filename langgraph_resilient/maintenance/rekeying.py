@@ -87,11 +87,11 @@ class _Rekey:
     def run(self, session: Session) -> int:
         """Do it; the new epoch."""
         self.frames = 0
-        thread = self._thread
-        if session.one("thread_by_number", thread.number) is None:
+        found = session.one("thread_by_number", self._thread.number)
+        if found is None:
             return self._engine.epoch
-        place = rows.thread_place(thread.number, thread.thread_id, thread.spent)
-        session.run("thread_spend", thread.spent, self._sealer.seal(place, b""), thread.number)
+        thread = rows.opened_thread(self._sealer, self._thread.number, *found)
+        rows.put_lifetime(session, self._sealer, thread, thread.lifetime)
         for row in session.all("namespaces", thread.number):
             namespace = rows.opened_namespace(
                 self._sealer, (row[0], thread.number, *row[1:]), thread.thread_id

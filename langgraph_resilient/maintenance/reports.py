@@ -42,6 +42,8 @@ class ThreadInfo:
         model_calls: model calls that the journal has of it.
         snapshots: checkpoints ``stored`` so far, pruned ones included, ``skipped`` by a policy, and
             ``bridged``: stored with a parent link that leads over skipped ones.
+        ttl: seconds it lives after it was last written to; None for ever.
+        expires_at: when that is over (ISO 8601), if nobody goes on with it.
     """
 
     thread_id: str
@@ -56,6 +58,8 @@ class ThreadInfo:
     unknown_calls: int = 0
     model_calls: int = 0
     snapshots: dict[str, int] = field(default_factory=dict)
+    ttl: float | None = None
+    expires_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,7 @@ class Stats:
         path: the file, or a word for a database without one.
         file_bytes: size of the file (of the pages, for a database in memory).
         wal_bytes: size of the write-ahead log beside it.
+        ttl_threads: threads with a time to live of their own.
         snapshots: checkpoints of the threads that are there: ``stored`` so far, pruned ones
             included, ``skipped`` by a policy, and ``bridged`` over skipped ones. What a killed process
             had skipped since it last stored one is not counted.
@@ -93,6 +98,7 @@ class Stats:
     file_bytes: int
     wal_bytes: int
     threads: int
+    ttl_threads: int
     namespaces: int
     checkpoints: int
     snapshots: dict[str, int]

@@ -6,6 +6,8 @@ Every function runs inside a session that the caller opened. Knows frames, no ob
 from __future__ import annotations
 
 import logging
+import struct
+from dataclasses import replace
 
 from langgraph_resilient.codec.digest import address, name_hash
 from langgraph_resilient.codec.keys import unpack_name
@@ -16,6 +18,7 @@ from langgraph_resilient.records import (
     CALL_BITS,
     ORDINALS,
     CheckpointRow,
+    Lifetime,
     NamespaceRow,
     SnapshotCounts,
     ThreadRow,
@@ -31,6 +34,8 @@ _PART_MASK = (1 << PART_BITS) - 1
 _PART_BYTES = 480
 """Eight of these and their cell headers fill a page of 4096 bytes."""
 _PARTS_BELOW = 24_000
+_LIFETIME = struct.Struct(">BQQ")
+"""What a thread's seal holds when its life is limited: this layout's number, `ttl` and `since`."""
 
 
 def number_bytes(number: int) -> bytes:
@@ -120,10 +125,33 @@ def opened_thread(
 ) -> ThreadRow:
     """A thread's row, its seal checked."""
     try:
-        sealer.open(thread_place(number, thread_id, spent), seal)
+        frame = sealer.open(thread_place(number, thread_id, spent), seal)
+        lifetime = _lifetime(frame) if frame else None
     except (DataCorrupt, TypeError, AttributeError, OverflowError) as error:
         raise _damaged(error, f"thread {thread_id!r}: its row", thread_id) from None
-    return ThreadRow(number=number, thread_id=thread_id, spent=spent)
+    return ThreadRow(number=number, thread_id=thread_id, spent=spent, lifetime=lifetime)
+
+
+def _lifetime(frame: bytes) -> Lifetime:
+    if len(frame) != _LIFETIME.size or frame[0] != 1:
+        raise DataCorrupt("how long it lives cannot be read")
+    _, ttl, since = _LIFETIME.unpack(frame)
+    return Lifetime(ttl=ttl, since=since)
+
+
+def sealed_thread(sealer: Sealer, row: ThreadRow) -> bytes:
+    """The seal of a thread's row: how long it lives is in it, so that nobody takes it away."""
+    life = row.lifetime
+    frame = b"" if life is None else _LIFETIME.pack(1, life.ttl, life.since)
+    return sealer.seal(thread_place(row.number, row.thread_id, row.spent), frame)
+
+
+def put_lifetime(
+    session: Session, sealer: Sealer, row: ThreadRow, lifetime: Lifetime | None
+) -> None:
+    """Say how long a thread lives, in a write transaction in which its row was read."""
+    seal = sealed_thread(sealer, replace(row, lifetime=lifetime))
+    session.run("thread_spend", row.spent, seal, row.number)
 
 
 def find_namespace(

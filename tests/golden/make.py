@@ -1,8 +1,8 @@
 """Makes the golden files of a format: small databases that every later release must read.
 
 Run once per released format, ``python tests/golden/make.py v1`` (``... v3-compact v1`` compacts the
-files of an earlier one), and never again: a file that is
-there is not touched. The history below belongs to the files and does not change either; a new
+files of an earlier one, ``v4`` has a history of its own), and never again: a file that is there is
+not touched. The history below belongs to the files and does not change either; a new
 kind of value gets a new history and a new folder.
 """
 
@@ -27,7 +27,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langgraph.types import Command, Interrupt, Send
 from pydantic import SecretStr
 
-from langgraph_resilient import Cipher, ResilientSaver
+from langgraph_resilient import Cipher, ResilientSaver, lifetimes
 from langgraph_resilient.maintenance import compact
 
 HERE = Path(__file__).parent
@@ -206,6 +206,23 @@ def history(recorder: Recorder) -> None:
     recorder.put("", {"the empty name": 1})
 
 
+def mortal(recorder: Recorder) -> None:
+    """What the fourth format added: a time to live, and counts of what a policy skipped."""
+    place = ("mortal", "")
+    for turn, kept in enumerate((True, False, False, True, False, True)):
+        above = recorder.facts.get(place, [])[:1]
+        values = {"messages": chat(turn + 1), "branch:to:node": turn}
+        recorder.put("mortal", values, metadata={"kept": kept})
+        if kept and above:
+            recorder.facts[place][0]["parent"] = above[0]["checkpoint"]["id"]
+        elif not kept:
+            del recorder.facts[place][0]
+    recorder.put("free", {"messages": chat(1)})
+    if recorder.saver is not None:
+        engine = recorder.saver._engine
+        lifetimes.set_lifetime(engine, "mortal", 30 * 86_400_000, now=1_700_000_000)
+
+
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -219,6 +236,20 @@ def make(folder: Path) -> None:
             sys.exit(f"{path} is there already; golden files are never made again")
         with ResilientSaver.from_conn_string(path, **options) as saver:
             history(Recorder(saver))
+    lines = [f"{digest(path)}  {path.name}\n" for path in sorted(folder.glob("*.bin"))]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+
+
+def make_mortal(folder: Path) -> None:
+    """Write the files of the fourth format, and their digests."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for guard, options in GUARDS.items():
+        path = folder / f"{guard}.bin"
+        if path.exists():
+            sys.exit(f"{path} is there already; golden files are never made again")
+        kept: Any = lambda snapshot: snapshot.metadata["kept"]  # noqa: E731
+        with ResilientSaver.from_conn_string(path, policy=kept, **options) as saver:
+            mortal(Recorder(saver))
     lines = [f"{digest(path)}  {path.name}\n" for path in sorted(folder.glob("*.bin"))]
     (folder / "SHA256SUMS").write_text("".join(lines))
 
@@ -240,5 +271,7 @@ def make_compact(folder: Path, source: Path) -> None:
 if __name__ == "__main__":
     if len(sys.argv) > 2:
         make_compact(HERE / sys.argv[1], HERE / sys.argv[2])
+    elif sys.argv[1] == "v4":
+        make_mortal(HERE / "v4")
     else:
         make(HERE / sys.argv[1])

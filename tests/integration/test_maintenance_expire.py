@@ -62,4 +62,4 @@ def test_the_command_expires(path: Path) -> None:
     assert json.loads(command("--older-than", "30d", "--dry-run", "--json").stdout)["threads"]
     assert command("--older-than", "30d").exit_code == 0
     assert json.loads(command("--older-than", "30d", "--json").stdout)["threads"] == []
-    assert command().exit_code == 2
+    assert json.loads(command("--json").stdout)["threads"] == []  # none has a time of its own

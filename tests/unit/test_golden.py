@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from building import checkpoint, config, fork, wait
 from calling import call, make_unknown, run
-from golden.make import GUARDS, HERE, Recorder, digest, history, make
+from golden.make import GUARDS, HERE, Recorder, digest, history, make, mortal
 from property.strategies import same
 
 from langgraph_resilient import ResilientSaver
 from langgraph_resilient.errors import CallNotFound, DatabaseReadOnly, ResilientError
-from langgraph_resilient.maintenance import stats, threads, verify
+from langgraph_resilient.maintenance import expire, stats, threads, verify
 from langgraph_resilient.store import migrate
 
 FORMATS = ("v1",)
@@ -101,6 +101,44 @@ def test_a_compacted_golden_file_reads_back_and_can_be_continued(
         assert not verify(saver).findings
 
 
+@pytest.mark.parametrize("guard", GUARDS)
+def test_a_golden_file_with_lifetimes_and_counts_reads_back_and_can_be_continued(
+    guard: str, tmp_path: Path
+) -> None:
+    path = golden("v4", guard, tmp_path)
+    wanted = Recorder()
+    mortal(wanted)
+    with ResilientSaver.from_conn_string(path, **GUARDS[guard]) as saver:
+        check(saver, wanted)
+        [free, found] = threads(saver)
+        assert (free.ttl, found.ttl, stats(saver).ttl_threads) == (None, 30 * 86_400, 1)
+        assert found.expires_at == "2024-06-05T07:08:06.123000+00:00"
+        assert stats(saver).snapshots == {"stored": 4, "skipped": 3, "bridged": 2}
+        assert expire(saver, dry_run=True).threads == ["mortal"]
+        saver.prune(["mortal"])
+        saver.set_ttl("free", 60)
+        assert (saver.get_ttl("free"), saver.get_ttl("mortal")) == (60, 30 * 86_400)
+        assert stats(saver).snapshots == {"stored": 4, "skipped": 3, "bridged": 2}
+        assert not verify(saver).findings
+
+
+@pytest.mark.parametrize(("version", "guard"), FILES)
+def test_the_threads_of_an_older_file_can_be_given_a_time_to_live(
+    version: str, guard: str, tmp_path: Path
+) -> None:
+    path = golden(version, guard, tmp_path)
+    wanted = expected()
+    with ResilientSaver.from_conn_string(path, **GUARDS[guard]) as saver:
+        assert {info.ttl for info in threads(saver)} == {None}
+        saver.set_ttl("chat", 3600)
+        check(saver, wanted)
+        counted = stats(saver)
+        assert counted.snapshots == {"stored": counted.checkpoints, "skipped": 0, "bridged": 0}
+    with ResilientSaver.from_conn_string(path, **GUARDS[guard]) as saver:
+        assert saver.get_ttl("chat") == 3600
+        assert not verify(saver).findings
+
+
 READ_ONLY = ("mode=ro", "immutable=1", "connection")
 
 
@@ -139,7 +177,7 @@ def test_a_golden_file_that_cannot_be_written_is_read_as_it_is(
         assert report.ok, report.findings
         counted = stats(saver)
         assert (counted.schema, sum(counted.calls.values())) == (int(version[1:]), 0)
-        assert {info.calls for info in threads(saver)} == {0}
+        assert {(info.calls, info.ttl) for info in threads(saver)} == {(0, None)}
         for write in (
             lambda: saver.put(config("chat"), checkpoint({"x": 1}), {}, {"x": 1}),
             lambda: run(saver, call("chat", body=lambda now: pytest.fail("it ran"))),
@@ -233,7 +271,7 @@ def test_a_golden_file_is_read_only_with_its_own_keys(
                     saver.get_tuple({"configurable": {"thread_id": "chat"}})
 
 
-@pytest.mark.parametrize("version", FORMATS)
+@pytest.mark.parametrize("version", [*FORMATS, "v3-compact", "v4"])
 def test_golden_files_are_never_made_again(version: str) -> None:
     sums = HERE / version / "SHA256SUMS"
     if not sums.exists():

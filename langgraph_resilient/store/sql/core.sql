@@ -56,7 +56,7 @@ INSERT INTO resilient_threads (thread, thread_id, name_hash, spent, seal)
 VALUES (?, ?, ?, 0, ?)
 
 -- name: thread_spend
--- Blobs up to an ordinal were deleted: it is never given out again.
+-- Blobs up to an ordinal were deleted, so that it is never given out again; or another seal.
 UPDATE resilient_threads
 SET spent = ?, seal = ?
 WHERE thread = ?
