@@ -21,10 +21,10 @@ from time import perf_counter, strftime
 from typing import Any
 
 from benchmarks import tables
-from benchmarks.contest import REAL_THREADS, Bout, BoutFailed, bout_figures, grown, in_child, stage
+from benchmarks.contest import Bout, BoutFailed, bout_figures, grown, in_child, stage
 from benchmarks.promises import Promise, promises
 from benchmarks.registry import Entry, entries, why_not
-from benchmarks.report import machine
+from benchmarks.report import commit, machine
 from benchmarks.workloads import SCALES
 
 WORKLOADS = tuple(tables.TITLES)
@@ -42,7 +42,21 @@ class Results:
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
     floors: dict[str, int] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
     started: float = field(default_factory=perf_counter)
+
+    def keep(self, written: dict[str, Any], but: Sequence[str]) -> None:
+        """Take over what an earlier report says of workloads that are not run now."""
+        for row in written["figures"]:
+            if row["workload"] not in but:
+                key = row["workload"], row["saver"]
+                self.timed[key], self.grown[key] = row["repetitions"], row["witnessed"]
+        for workload, saver, reason in written["failed"]:
+            if workload not in but:
+                self.failed[workload, saver] = reason
+        for name in ("floors", "facts"):
+            earlier = {key: value for key, value in written[name].items() if key not in but}
+            getattr(self, name).update(earlier)
 
     def say(self, text: str) -> None:
         """Tell a person how far it has come."""
@@ -60,6 +74,7 @@ def _measure(
         into.say(f"{workload}: its data are not here")
         return
     into.floors[workload] = made.floor()
+    into.facts[workload] = _moment(workload, options)
     stages = _here if options.in_process else in_child
     repetitions = _repetitions_of(workload, options)
     playing = [entry for entry in chosen if workload in entry.workloads]
@@ -92,6 +107,15 @@ def _measure(
 def _repetitions_of(workload: str, options: argparse.Namespace) -> int:
     usual = FULL_REPETITIONS[workload] if options.scale == "full" else 1
     return int(options.repetitions or usual)
+
+
+def _moment(workload: str, options: argparse.Namespace) -> str:
+    """Return when and how a workload was run: what may differ within a report."""
+    return (
+        f"{strftime('%Y-%m-%d %H:%M')}, commit {commit()}, scale {options.scale}, "
+        f"{_repetitions_of(workload, options)} repetitions; {getloadavg()[0]:.1f} programs "
+        "wanted a processor when it began"
+    )
 
 
 def _here(bout: Bout, name: str, folder: str) -> dict[str, Any]:
@@ -138,8 +162,9 @@ def _markdown(
             + tables.promise_table(found)
         )
     done = {key[0] for key in (*results.timed, *results.failed)} | set(results.missing)
-    for workload in filter(done.__contains__, options.workloads):
+    for workload in filter(done.__contains__, WORKLOADS):
         parts.append(f"\n## {tables.title(workload, scale)}\n")
+        parts.append(f"{results.facts.get(workload, '')}\n")
         if workload in results.missing:
             parts.append("Skipped: its data are not here.")
             continue
@@ -166,6 +191,7 @@ def _as_json(facts: dict[str, str], absent: Any, results: Results, found: Sequen
                 for (workload, saver), repetitions in results.timed.items()
             ],
             "floors": results.floors,
+            "facts": results.facts,
             "failed": [[*key, reason] for key, reason in results.failed.items()],
             "left_out": {name: reason for name, (_, reason) in absent.items()},
             "skipped": results.missing,
@@ -184,6 +210,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--match", help="only savers whose name holds one of these texts, and baselines"
     )
     parser.add_argument("--out", type=Path, default=Path("benchmark-results"))
+    parser.add_argument(
+        "--keep", action="store_true", help="keep what DIR has of workloads that are not run now"
+    )
     parser.add_argument("--repetitions", type=int, help="timed runs of each (default: by workload)")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds one stage may take")
     parser.add_argument("--directory", help="where databases are made (default: the system's)")
@@ -206,13 +235,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print(tables.who_table(chosen), tables.absent_table(absent), sep="\n\n")
         return 0
-    facts = machine(options.directory) | {
-        "date": strftime("%Y-%m-%d"),
-        "load when it began": f"{getloadavg()[0]:.1f} waiting or running, 1 minute",
-        "scale": f"{options.scale}; of the recorded conversations {REAL_THREADS} at most; "
-        + ", ".join(f"{name} × {_repetitions_of(name, options)}" for name in options.workloads),
-    }
+    facts = machine(options.directory)
+    del facts["commit"]  # said of each workload
     results = Results()
+    if options.keep:
+        earlier = (options.out / "results.json").read_text("utf-8")
+        results.keep(json.loads(earlier), options.workloads)
     found: list[Promise] = []
     for workload in options.workloads:
         _measure(workload, chosen, options, results)

@@ -121,11 +121,12 @@ def table(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(lines)
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Return the commit that is measured, and whether files differ from it."""
     root = Path(__file__).resolve().parents[1]
     git = ["git", "-C", str(root)]
     try:
-        commit = subprocess.run(
+        head = subprocess.run(
             [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
         ).stdout.strip()
         changed = subprocess.run(
@@ -136,7 +137,7 @@ def _commit() -> str:
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return commit + (" with changes" if changed else "")
+    return head + (" with changes" if changed else "")
 
 
 def _version(package: str) -> str:
@@ -175,7 +176,7 @@ def machine(directory: str | None) -> dict[str, str]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
-        "commit": _commit(),
+        "commit": commit(),
         "directory": directory or tempfile.gettempdir(),
         "fsync of 4 KB": f"{flush_seconds(directory) * 1e3:.2f} ms",
     }

@@ -13,7 +13,7 @@ from benchmarks.registry import Entry, installed
 TITLES = {
     "short": "Chat with tools, {short_rounds} rounds, one thread",
     "chat": "Chat with tools, {rounds} rounds, one thread",
-    "real": "Recorded agent conversations, each in its own thread",
+    "real": "Recorded agent conversations, each in its own thread, 40 at most",
     "crowd": "{crowd} threads of {crowd_rounds} rounds, all at once",
     "files": "An agent's file system: 30 files of 4 KB, one edited a step, {steps} steps",
     "picture": "A picture of {picture} characters of base64 in the first message, then 24 rounds",
