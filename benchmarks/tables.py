@@ -135,8 +135,8 @@ def promise_table(found: Sequence[Promise]) -> str:
     """Return the promises: kept and missed."""
     shown = {"bytes": size, "s": seconds, "×": times}
     lines = [
-        _row(["saver", "promise", "measured", "asked for", "our own limit", "result"]),
-        _row(["---", "---", "---:", "---:", "---:", "---"]),
+        _row(["saver", "promise", "measured", "`SqliteSaver`", "asked for", "our own", "result"]),
+        _row(["---", "---", "---:", "---:", "---:", "---:", "---"]),
     ]
     for promise in found:
         form = shown[promise.unit]
@@ -146,6 +146,7 @@ def promise_table(found: Sequence[Promise]) -> str:
                     promise.saver,
                     promise.what,
                     "—" if promise.value is None else form(promise.value),
+                    "" if promise.rival is None else form(promise.rival),
                     "" if promise.asked is None else f"< {form(promise.asked)}",
                     f"≤ {form(promise.ours)}",
                     promise.result,
