@@ -47,6 +47,14 @@ class Offload:
             self._executor = None
 
 
+def in_task() -> bool:
+    """Whether this code runs in a task of an event loop."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
+
+
 async def pause(seconds: float) -> None:
     """Nothing, for some seconds."""
     await asyncio.sleep(seconds)

@@ -24,14 +24,13 @@ from langchain_core.messages import (
     HumanMessage,
 )
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langgraph.config import get_config
 
 from langgraph_resilient import modelcalls
 from langgraph_resilient.errors import ParametersDrifted, RunDiverged
 from langgraph_resilient.integrations import streaming
 from langgraph_resilient.integrations.locating import count, ordinal_path
 from langgraph_resilient.integrations.parameters import Changes, changes, secrets_of
-from langgraph_resilient.integrations.runtime import Place, logger, place_of
+from langgraph_resilient.integrations.runtime import Place, logger, place_of, running_config
 from langgraph_resilient.journal import JournalBook, Opened, Request
 from langgraph_resilient.journal.book import Match, Spot
 from langgraph_resilient.journal.matching import Found
@@ -357,11 +356,7 @@ def invocation(
     if _open.get() is not None:
         return None
     options: ModelOptions = getattr(type(model), _MARK)
-    try:
-        config = get_config()
-    except RuntimeError:
-        config = None
-    place = place_of(config, options.saver, passthrough=options.passthrough)
+    place = place_of(running_config(), options.saver, passthrough=options.passthrough)
     if place is None or place.scratchpad is None:
         return None
     return ModelInvocation(place, options, model, messages, stop, kwargs)
@@ -566,11 +561,7 @@ def journaled(
 
     @functools.wraps(function)
     def wrapper(prompt: Any, **parameters: Any) -> T:
-        try:
-            config = get_config()
-        except RuntimeError:
-            config = None
-        place = place_of(config, saver, passthrough=passthrough)
+        place = place_of(running_config(), saver, passthrough=passthrough)
         if place is None:
             return function(prompt, **parameters)
         book, spot = place.saver.journal.book, _spot(place)

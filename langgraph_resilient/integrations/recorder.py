@@ -15,7 +15,6 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.tools import BaseTool, InjectedToolArg
-from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt import ToolRuntime
 
@@ -25,7 +24,7 @@ from langgraph_resilient.errors import ConfigurationError
 from langgraph_resilient.integrations import results
 from langgraph_resilient.integrations.lanes import Lane
 from langgraph_resilient.integrations.locating import Location, locate
-from langgraph_resilient.integrations.runtime import Place, place_of, warn_once
+from langgraph_resilient.integrations.runtime import Place, place_of, running_config, warn_once
 from langgraph_resilient.ledger import (
     Book,
     CurrentCall,
@@ -114,19 +113,12 @@ class Recorder:
         Raises:
             NoSaver: in a graph without a `ResilientSaver`, unless that is allowed.
         """
-        try:
-            config = get_config()
-        except RuntimeError:
-            config = None
-        return self.place(config)
+        return self.place(running_config())
 
     def running(self) -> Place | None:
         """Where this code runs right now, or None where nothing is to be recorded."""
-        try:
-            config = get_config()
-        except RuntimeError:  # outside a graph, or in a task that lost its context
-            return None
-        return place_of(config, self._saver, passthrough=True)
+        config = running_config()
+        return None if config is None else place_of(config, self._saver, passthrough=True)
 
     def recorded(
         self, tool: BaseTool, state: Any = None, tool_call: Mapping[str, Any] | None = None

@@ -6,12 +6,15 @@ The only module that knows the names of LangGraph's internal config keys.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_config
 
+from langgraph_resilient._aio import in_task
 from langgraph_resilient.errors import NoSaver
 from langgraph_resilient.ledger import Asked
 from langgraph_resilient.saver import ResilientSaver
@@ -182,6 +185,24 @@ def place_of(
         "Compile it with checkpointer=ResilientSaver.from_conn_string(...) and give a thread_id, "
         "or pass passthrough=True to run tools unrecorded there"
     )
+
+
+def running_config() -> RunnableConfig | None:
+    """The config of the task that this code runs in; None outside a graph.
+
+    LangGraph hands it to coroutines from Python 3.11 on only.
+    """
+    try:
+        return get_config()
+    except RuntimeError:
+        if sys.version_info < (3, 11) and in_task():
+            warn_once(
+                "blind",
+                "on Python 3.10 LangGraph does not tell coroutines which graph they run in, so what "
+                "async nodes ask of models is not journaled, and is paid for again after a crash; use "
+                "Python 3.11 or later, or invoke instead of ainvoke",
+            )
+        return None
 
 
 def warn_once(key: str, message: str, *arguments: Any) -> None:
