@@ -284,7 +284,7 @@ class CompactReport:
         frames: stored values that stand in archives now.
         frame_bytes_before: what all frames of these threads took.
         frame_bytes_after: what they take now, archives included.
-        file_bytes_before: size of the file.
+        file_bytes_before: size of the database, its write-ahead log copied into the file.
         file_bytes_after: its size now.
         vacuumed: whether free space was given back to the file system.
         not_vacuumed_because: why not; empty when it was.

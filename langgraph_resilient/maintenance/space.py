@@ -16,16 +16,12 @@ _SMALL_PAGE = 1024
 
 
 def file_bytes(engine: Engine) -> int:
-    """The size of the file; of the pages, for a database in memory."""
+    """The bytes of the database's pages, those included that are still in the write-ahead log."""
     with engine.db.read() as session:
         size, pages = (
             int(session.raw(f"PRAGMA {name}")[0][0]) for name in ("page_size", "page_count")
         )
-    path = engine.target.path
-    try:
-        return size * pages if path is None else path.stat().st_size
-    except OSError:
-        return size * pages
+    return size * pages
 
 
 def vacuum(engine: Engine) -> str:

@@ -126,6 +126,15 @@ def test_an_archive_of_which_little_is_named_is_made_anew(path: Path) -> None:
         assert facts(saver.get_tuple(config("t"))) == {**before, "parent": None}
 
 
+def test_what_the_log_holds_counts_as_the_databases_size(path: Path) -> None:
+    """A database that was just made stands in its write-ahead log; compacting it is no growth."""
+    with ResilientSaver.from_conn_string(path) as saver:
+        talk(saver)
+        report = compact(saver)
+        assert path.with_name("agent.db-wal").stat().st_size == 0
+        assert report.file_bytes_after == path.stat().st_size < report.file_bytes_before
+
+
 def test_a_dry_run_tells_what_it_would_come_to(path: Path) -> None:
     with ResilientSaver.from_conn_string(path) as saver:
         talk(saver)
