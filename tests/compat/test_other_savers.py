@@ -48,7 +48,7 @@ TABLE = {
         "asked twice",
         "asked twice",
     ),
-    "[LangGraph's conformance suite](https://pypi.org/project/langgraph-checkpoint-conformance/) 0.0.2": (
+    "`langgraph-checkpoint-conformance` 0.0.2, LangGraph's suite for savers": (
         "8 of 8 capabilities, 81 tests",
         "5 of 8, 58 tests",
         "6 of 8, 66 tests",
