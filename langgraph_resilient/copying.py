@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langgraph_resilient import calls, legacy, listing, modelcalls
+from langgraph_resilient import calls, legacy, modelcalls
 from langgraph_resilient.codec import envelope
 from langgraph_resilient.codec.packed import pack, rebase, references_of
 from langgraph_resilient.collecting import inside, named_by_envelope, named_by_writes
@@ -70,8 +70,9 @@ def copy_thread(
         raise ConfigurationError(f"thread {source!r} cannot be copied onto itself")
     if dry_run:
         return _counted(engine, source, target, latest_only)
-    listing.adopt(engine, source)
-    listing.adopt(engine, target)
+    engine.open()
+    if engine.adopt is not None:
+        engine.adopt(source)
 
     def build(draft: Draft) -> Copied:
         with engine.db.read() as session:

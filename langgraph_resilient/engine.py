@@ -96,6 +96,8 @@ class Engine:
         self.runs = Runs()
         self.keep: Callable[[str, str], None] | None = getattr(self, "keep", None)
         """Stores a checkpoint that a snapshot policy holds back: thread, checkpoint id."""
+        self.adopt: Callable[[str], None] | None = getattr(self, "adopt", None)
+        """Moves a thread over that is only in the tables of ``SqliteSaver``."""
         self.quick = QuickWriter(self.db)
         self.ready = False
         self._states: OrderedDict[str, ThreadState] = OrderedDict()
@@ -354,17 +356,23 @@ class Engine:
         with self.lock:
             state.in_flight -= 1
 
-    def change(self, thread_id: str, build: Callable[[Draft], T]) -> T:
+    def change(self, thread_id: str, build: Callable[[Draft], T], *, adopting: bool = False) -> T:
         """Encode and store a change of one thread; durable on return.
+
+        A thread that is only in the tables of ``SqliteSaver`` is moved over first, whoever writes: a
+        new row of ours, if only for a tool call, would hide its checkpoints.
 
         Args:
             thread_id: the thread.
             build: encodes into a draft and says what to store. It may run several times.
+            adopting: whether this is the move itself.
 
         Raises:
             ResilientError: nothing of the change was stored.
         """
         self.open()
+        if self.old_tables and self.adopt is not None and not adopting:
+            self.adopt(thread_id)
         deadline = time.monotonic() + max(self.options.busy_timeout, 1.0)
         state = self.state(thread_id)
         try:

@@ -227,7 +227,7 @@ def adopt(engine: Engine, thread_id: str, serde: Any = None, *, trust: bool = Fa
     if needed and not trust:
         _refuse_unprotected(engine, thread_id)
     if needed:
-        engine.change(thread_id, lambda draft: _move(engine, draft, serde))
+        engine.change(thread_id, lambda draft: _move(engine, draft, serde), adopting=True)
     engine.adopted.add(thread_id)
     return needed
 

@@ -10,11 +10,9 @@ import logging
 import time
 from dataclasses import replace
 
-from langgraph_resilient import listing
 from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DatabaseReadOnly, StorageError
-from langgraph_resilient.recording import UserSerde
 from langgraph_resilient.records import Lifetime
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Session
@@ -30,7 +28,6 @@ def set_lifetime(
     engine: Engine,
     thread_id: str,
     ttl: int | None,
-    serde: UserSerde | None = None,
     *,
     now: float | None = None,
 ) -> None:
@@ -40,10 +37,8 @@ def set_lifetime(
         engine: owns the database.
         thread_id: the thread; it is made if it is not there and a time is given.
         ttl: milliseconds, or None for ever.
-        serde: what a thread that is only in the tables of ``SqliteSaver`` was written with.
         now: seconds since 1970.
     """
-    listing.adopt(engine, thread_id, serde)
     since = int((time.time() if now is None else now) * 1000)
     lifetime = None if ttl is None else Lifetime(ttl=ttl, since=since)
 

@@ -105,6 +105,7 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         if engine.options.policy is not None:
             self._holder = Holder(engine.options.policy, self._store, self._store_writes)
             engine.keep = self._holder.keep
+        engine.adopt = self._adopt
         native = ResilientSerde(engine.policy)
         super().__init__(serde=native if serde is None else serde)
 
@@ -223,6 +224,9 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
     def _user_serde(self) -> SerializerProtocol | None:
         serde = self.serde
         return None if isinstance(serde, ResilientSerde) else maybe_add_typed_methods(serde)
+
+    def _adopt(self, thread_id: str) -> None:
+        listing.adopt(self._engine, thread_id, self._user_serde())
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> ResilientSaver:
         """A saver on the same database that strict mode lets restore more types."""
@@ -352,8 +356,6 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         }
 
     def _store(self, given: Checkpointed) -> None:
-        listing.adopt(self._engine, given.thread_id)
-
         def build(draft: Draft) -> None:
             name = given.checkpoint_ns
             parts = (given.checkpoint, given.metadata, given.parent, self._user_serde())
@@ -386,7 +388,6 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
             self._store_writes(*place, given)
 
     def _store_writes(self, thread_id: str, checkpoint_ns: str, id: str, given: Writes) -> None:
-        listing.adopt(self._engine, thread_id)
         self._engine.change(
             thread_id,
             lambda draft: recording.put_writes(

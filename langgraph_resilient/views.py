@@ -98,8 +98,7 @@ class Views:
             StorageError: the database could not store it.
         """
         wanted = None if ttl is None else milliseconds(ttl)
-        serde = self._reader().serde
-        lifetimes.set_lifetime(self._engine, str(thread_id), wanted, serde)
+        lifetimes.set_lifetime(self._engine, str(thread_id), wanted)
 
     def get_ttl(self, thread_id: str) -> float | None:
         """How many seconds a thread lives after it was last written to; None for ever."""

@@ -1,11 +1,14 @@
-"""Threads of a SqliteSaver file: whatever deletes them here, they do not come back from there."""
+"""Threads of a SqliteSaver file: whoever writes first moves them, and what was deleted stays away."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from building import Thread, config
+from building import Thread, config, observe
+from calling import call, run
+from conftest import make_serde
+from journaling import answered, begun
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from langgraph_resilient import ResilientSaver
@@ -51,3 +54,36 @@ def test_pruned_checkpoints_do_not_come_back_from_the_old_tables(db_path: str) -
         migrate(saver)
         found = [item.checkpoint["channel_values"]["x"] for item in saver.list(config("old"))]
     assert found == [2]
+
+
+WRITERS: dict[str, Any] = {
+    "put": lambda saver, where: Thread(saver, "other").put({"n": 1}),
+    "put_writes": lambda saver, where: saver.put_writes(where, [("x", 3)], "task"),
+    "tool call": lambda saver, where: run(saver, call("old")),
+    "model call": lambda saver, where: answered(saver, thread="old"),
+    "begun model call": lambda saver, where: begun(saver, thread="old"),
+    "stream": lambda saver, where: saver.emitter("old")("token"),
+    "ttl": lambda saver, where: saver.set_ttl("old", 60),
+    "no ttl": lambda saver, where: saver.set_ttl("old", None),
+    "copy": lambda saver, where: saver.copy_thread("old", "copy", latest_only=True),
+}
+
+
+@pytest.mark.parametrize("serde", [None, "encrypted"])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_whatever_is_written_first_hides_no_checkpoint(
+    db_path: str, writer: str, serde: str | None
+) -> None:
+    """An agent that stopped under SqliteSaver may go on with a tool call or a model call."""
+    given = {} if serde is None else {"serde": make_serde("file")}
+    with SqliteSaver.from_conn_string(db_path) as old:
+        old.serde = given.get("serde", old.serde)
+        thread = Thread(old, "old")
+        for n in range(3):
+            thread.put({"x": n})
+        wanted = observe(old, ["old"])["old"]
+    with ResilientSaver.from_conn_string(db_path, **given) as saver:
+        WRITERS[writer](saver, thread.where)
+        found = observe(saver, ["old"])["old"]
+    assert [item["values"] for item in found] == [item["values"] for item in wanted]
+    assert [item["parent"] for item in found] == [item["parent"] for item in wanted]
