@@ -40,6 +40,17 @@ class Query:
     limit: int | None
 
 
+def config_of(thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> RunnableConfig:
+    """The config that points at a checkpoint."""
+    return {
+        "configurable": {
+            "thread_id": thread_id,
+            "checkpoint_ns": checkpoint_ns,
+            "checkpoint_id": checkpoint_id,
+        }
+    }
+
+
 def spot(config: RunnableConfig) -> Spot:
     """The spot of a config.
 

@@ -31,7 +31,10 @@ def read(
         if thread is None:
             if legacy.exists(engine, session, spot.thread_id):
                 return legacy.OldTables(session, reading.serde).get_delta_channel_history(
-                    config=_config(spot), channels=channels
+                    config=configs.config_of(
+                        spot.thread_id, spot.checkpoint_ns, spot.checkpoint_id
+                    ),
+                    channels=channels,
                 )
             return {channel: {"writes": []} for channel in channels}
         namespace = rows.find_namespace(session, engine.sealer, thread, spot.checkpoint_ns)
@@ -43,16 +46,6 @@ def read(
         if target is not None:
             walk.run(target)
         return {channel: walk.restored(channel) for channel in channels}
-
-
-def _config(spot: configs.Spot) -> Any:
-    return {
-        "configurable": {
-            "thread_id": spot.thread_id,
-            "checkpoint_ns": spot.checkpoint_ns,
-            "checkpoint_id": spot.checkpoint_id,
-        }
-    }
 
 
 class Walk:

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -18,6 +19,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
+from langgraph_resilient import configs
 from langgraph_resilient.policy import Snapshot, kind_of_last, must_store
 
 _PLACES = 4096
@@ -180,15 +182,7 @@ def held_tuple(
         serde.dumps_typed([given.checkpoint, given.metadata, [list(one) for one in pending]])
     )
 
-    def named(checkpoint_id: str) -> RunnableConfig:
-        return {
-            "configurable": {
-                "thread_id": given.thread_id,
-                "checkpoint_ns": given.checkpoint_ns,
-                "checkpoint_id": checkpoint_id,
-            }
-        }
-
+    named = partial(configs.config_of, given.thread_id, given.checkpoint_ns)
     return CheckpointTuple(
         config=config or named(checkpoint["id"]),
         checkpoint=checkpoint,

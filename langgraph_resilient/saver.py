@@ -347,13 +347,8 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
             self._store(given)
         else:
             self._holder.put(given)
-        return {
-            "configurable": {
-                "thread_id": config["configurable"]["thread_id"],
-                "checkpoint_ns": spot.checkpoint_ns,
-                "checkpoint_id": checkpoint["id"],
-            }
-        }
+        thread_id = config["configurable"]["thread_id"]
+        return configs.config_of(thread_id, spot.checkpoint_ns, checkpoint["id"])
 
     def _store(self, given: Checkpointed) -> None:
         def build(draft: Draft) -> None:
@@ -567,15 +562,7 @@ class _Done:
 
 
 def _tuple(found: Snapshot, config: RunnableConfig | None = None) -> CheckpointTuple:
-    def named(checkpoint_id: str) -> RunnableConfig:
-        return {
-            "configurable": {
-                "thread_id": found.thread_id,
-                "checkpoint_ns": found.checkpoint_ns,
-                "checkpoint_id": checkpoint_id,
-            }
-        }
-
+    named = partial(configs.config_of, found.thread_id, found.checkpoint_ns)
     return CheckpointTuple(
         config=config or named(found.checkpoint_id),
         checkpoint=found.checkpoint,  # type: ignore[arg-type]

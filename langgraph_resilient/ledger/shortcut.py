@@ -110,15 +110,14 @@ class Shortcut:
         row = (bounds[0], record.key, record.state, record.version, stored)
         # Nothing where the thread has another owner, the asking checkpoint is not stored yet, or a
         # call stands where this one would.
-        parameters = (*row, thread, *lease, *bounds, *asked)
-        name = "call_begin_asked" if asked else "call_begin"
-        return bounds[0] if engine.db.step(name, parameters) else 0
+        parameters = (*row, thread, *lease, *bounds, asked[0], *asked)
+        return bounds[0] if engine.db.step("call_begin", parameters) else 0
 
     def _asked(self, call: Invocation) -> tuple[Any, ...] | None:
-        """What to look for before an external call: () when nothing, None when unknown where."""
+        """The checkpoint to look for before an external call; None when it is unknown where."""
         asked = call.asked
         if asked is None or call.effect is not Effect.EXTERNAL:
-            return ()
+            return (None, None)
         state = self._engine.state(call.name.thread_id)
         try:
             known = state.namespaces.get(asked.checkpoint_ns) if state.loaded else None

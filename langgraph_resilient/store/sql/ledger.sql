@@ -34,7 +34,7 @@ INSERT INTO resilient_calls (call, key, state, version, frame)
 VALUES (?, ?, ?, ?, ?)
 
 -- name: call_begin
--- A new call begins in its first place, where the thread has this owner and the places are free.
+-- A new call begins, where the thread has this owner, its places are free and what asked is stored.
 INSERT INTO resilient_calls (call, key, state, version, frame)
 SELECT ?, ?, ?, ?, ?
 FROM resilient_leases
@@ -47,26 +47,14 @@ WHERE thread = ?
         FROM resilient_calls
         WHERE call BETWEEN ? AND ?
     )
-
--- name: call_begin_asked
--- The same, where the checkpoint that asked for it is stored.
-INSERT INTO resilient_calls (call, key, state, version, frame)
-SELECT ?, ?, ?, ?, ?
-FROM resilient_leases
-WHERE thread = ?
-    AND epoch = ?
-    AND expires = ?
-    AND frame = ?
-    AND NOT EXISTS (
-        SELECT 1
-        FROM resilient_calls
-        WHERE call BETWEEN ? AND ?
-    )
-    AND EXISTS (
-        SELECT 1
-        FROM resilient_checkpoints
-        WHERE id = ?
-            AND ns = ?
+    AND (
+        ? IS NULL
+        OR EXISTS (
+            SELECT 1
+            FROM resilient_checkpoints
+            WHERE id = ?
+                AND ns = ?
+        )
     )
 
 -- name: call_update
