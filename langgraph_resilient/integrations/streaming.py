@@ -211,7 +211,7 @@ class Answering:
         )
         self.strategies, self._shown = plan.strategies, plan.shown
         self.native = native.response_id(self._partial, call.request.sent) or ""
-        if self.native and call.options.continuation == "auto" and self._shown:
+        if self.native and call.options.continuation == "auto" and self._shown and plan.strategies:
             self.strategies = (Strategy.NATIVE, *self.strategies)
         self._parts.extend(chunk.model_copy() for chunk in self._partial)
 

@@ -63,12 +63,20 @@ def register_strategies(
     _TABLE.insert(0, (re.compile(provider), re.compile(model), ways))
 
 
+_REASONS = ("finish_reason", "stop_reason", "done_reason")
+_ENDS = frozenset(
+    {"stop", "length", "tool_calls", "function_call", "content_filter"}
+    | {"end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "eos", "completed"}
+)
+"""Why an answer has ended, as providers say it, in lower case."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
     """How one interrupted answer goes on.
 
     Attributes:
-        strategies: what to try, in order.
+        strategies: what to try, in order; none: it is whole.
         shown: the text that was shown.
     """
 
@@ -89,7 +97,7 @@ def choose(
     """How an answer goes on.
 
     Half a tool call, half a reasoning block and structured output are never continued: half of them
-    means nothing, so they begin anew.
+    means nothing, so they begin anew. Of an answer that is whole nothing is left to ask for.
 
     Args:
         partial: what was shown.
@@ -101,6 +109,8 @@ def choose(
         budget: after so many attempts it ends with what there is.
     """
     text = text_of(partial)
+    if is_whole(partial):
+        return Continuation(strategies=(), shown=text or "")
     if attempts >= budget and text is not None:
         return Continuation(strategies=(Strategy.KEEP_PARTIAL,), shown=text)
     if not text or structured:
@@ -113,6 +123,15 @@ def choose(
         if providers.search(provider.lower()) and models.search(model.lower()):
             return Continuation(strategies=strategies, shown=text)
     return Continuation(strategies=_INSTRUCT, shown=text)
+
+
+def is_whole(partial: Sequence[AIMessageChunk]) -> bool:
+    """Whether the provider has told the end of an answer: only its record is missing."""
+    return any(
+        chunk.chunk_position == "last"
+        or any(str(chunk.response_metadata.get(name)).lower() in _ENDS for name in _REASONS)
+        for chunk in partial
+    )
 
 
 def text_of(partial: Sequence[AIMessageChunk]) -> str | None:

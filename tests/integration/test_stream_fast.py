@@ -162,6 +162,24 @@ def test_a_kill_around_any_batch_loses_nothing_that_was_shown(
 
 
 @ways
+def test_an_answer_whose_end_is_stored_is_whole_and_nobody_is_asked(
+    way: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "agent.db"
+    assert in_child(lambda: dying(path, way, WORDS, before=False)) == -signal.SIGKILL
+    with ResilientSaver.from_conn_string(path) as saver:
+        assert states(saver) == ["started"]
+        made = thinking(model(cut=0), saver, way)  # it would fail if it were asked
+        given = None if made.get_state(where()).values else user()
+        chunks = tokens(made, given, asynchronous=way == "ainvoke")
+        final = last(made.get_state(where()).values)
+        assert states(saver) == ["retired"]
+    assert shown(chunks) == final.text == TEXT
+    assert final.usage_metadata["output_tokens"] == WORDS
+    assert final.response_metadata["finish_reason"] == "stop"
+
+
+@ways
 def test_a_line_that_is_cut_in_a_fast_answer_keeps_what_came(way: str, tmp_path: Path) -> None:
     with ResilientSaver.from_conn_string(tmp_path / "agent.db") as saver:
         with pytest.raises(ConnectionError, match="cut"):

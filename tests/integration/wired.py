@@ -62,9 +62,10 @@ def is_async(way: str) -> bool:
 
 
 def merged(chunks: list[Any]) -> Any:
+    """The message that chunks make, for a node that forgets what a reset tells to forget."""
     whole = chunks[0]
     for chunk in chunks[1:]:
-        whole = whole + chunk
+        whole = chunk if is_reset(chunk) else whole + chunk
     return whole
 
 

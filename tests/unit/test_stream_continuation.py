@@ -149,6 +149,30 @@ def test_half_of_what_means_nothing_begins_anew(wanted: str, more: dict[str, Any
     assert chosen("mistral", wanted=wanted, **more) == RESTART
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        AIMessageChunk("", chunk_position="last"),
+        AIMessageChunk("", response_metadata={"finish_reason": "stop"}),
+        AIMessageChunk("", response_metadata={"finish_reason": "STOP"}),
+        AIMessageChunk(" a time", response_metadata={"stop_reason": "end_turn"}),
+        AIMessageChunk("", response_metadata={"done_reason": "length"}),
+    ],
+)
+@pytest.mark.parametrize("before", [SHOWN, [CALL]], ids=["text", "call"])
+def test_nothing_is_left_to_ask_of_an_answer_that_is_whole(
+    before: list[AIMessageChunk], last: AIMessageChunk
+) -> None:
+    plan = choose([*before, last], provider="openai", model="gpt", structured=False, attempts=9)
+    assert plan.strategies == ()
+
+
+@pytest.mark.parametrize("reason", ["", None, "FINISH_REASON_UNSPECIFIED"])
+def test_a_reason_that_is_none_ends_no_answer(reason: str | None) -> None:
+    chunk = AIMessageChunk("Once", response_metadata={"finish_reason": reason})
+    assert choose([chunk], provider="openai", model="gpt", structured=False).strategies == INSTRUCT
+
+
 def test_the_budget_ends_an_answer_with_what_there_is() -> None:
     assert chosen(attempts=2, budget=3) == INSTRUCT
     assert chosen(attempts=3, budget=3) == (Strategy.KEEP_PARTIAL,)
