@@ -205,7 +205,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_const", const="quick", dest="scale")
     parser.add_argument("--scale", choices=sorted(SCALES), help="how much to run (default: full)")
-    parser.add_argument("--only", help=f"workloads to run, of {','.join(WORKLOADS)}")
+    parser.add_argument("--only", help=f"workloads to run, of {','.join(WORKLOADS)}; may be empty")
     parser.add_argument(
         "--match", help="only savers whose name holds one of these texts, and baselines"
     )
@@ -220,7 +220,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="only say who can take part")
     parser.set_defaults(scale="full")
     options = parser.parse_args(arguments)
-    options.workloads = options.only.split(",") if options.only else list(WORKLOADS)
+    asked = WORKLOADS if options.only is None else options.only.split(",")
+    options.workloads = [name for name in asked if name]
     if unknown := set(options.workloads) - set(WORKLOADS):
         parser.error(
             f"unknown workloads {', '.join(sorted(unknown))}; known: {', '.join(WORKLOADS)}"
@@ -242,8 +243,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         earlier = (options.out / "results.json").read_text("utf-8")
         results.keep(json.loads(earlier), options.workloads)
     found: list[Promise] = []
-    for workload in options.workloads:
-        _measure(workload, chosen, options, results)
+    for workload in options.workloads or [None]:
+        if workload is not None:
+            _measure(workload, chosen, options, results)
         if options.scale == "full":
             found = promises(results.timed, results.grown, results.floors)
         report = _markdown(facts, options, chosen, absent, results, found)

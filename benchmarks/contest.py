@@ -125,7 +125,7 @@ def _run(bout: Bout, path: str) -> Report:
     report["checkpoints"] = sum(
         face.read_list(Turn(thread_id=thread_id, inputs={}).config)[0]
         for thread_id in workload.thread_ids
-        if bout.workload != "chat"
+        if bout.workload != "chat" or bout.entry.sparse  # else it is the number of puts
     )
     face.close()
     return report | {"size": bytes_on_disk(path) - empty}

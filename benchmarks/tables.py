@@ -57,6 +57,7 @@ COLUMNS = (
     Column(title="whole run", metric="wall", shown=seconds),
     Column(title="get, warm", metric="get_warm", shown=seconds),
     Column(title="get, new process", metric="get_cold", shown=seconds),
+    Column(title="get_state, warm", metric="state_warm", shown=seconds),
     Column(title="list", metric="list", shown=seconds),
     Column(title="peak memory", metric="peak", shown=size),
 )
@@ -68,7 +69,7 @@ def _row(cells: Sequence[str]) -> str:
 
 def _cell(column: Column, found: Sequence[Mapping[str, Any]], beside: Any) -> str:
     value = median(found, column.metric)
-    if value is None or (column.metric.startswith("size") and not value):
+    if value is None or (column.metric.startswith(("size", "each")) and not value):
         return "—"
     compared = ratio(found, beside, column.metric) if column.compared and beside else None
     return column.shown(value) + (f" ({times(compared)})" if compared is not None else "")
@@ -116,6 +117,8 @@ def workload_table(
             continue
         own = entry.name == entry.baseline
         beside = () if own else timed.get((workload, entry.baseline), ())
+        if entry.sparse and not median(found, "checkpoints"):  # puts are not checkpoints there
+            found = [{**figures, "each": 0} for figures in found]
         cells = [entry.name, "" if own else entry.baseline, _verdict(grown.get(key, {}))]
         for column in COLUMNS:
             cells.append(_cell(column, found, beside))
