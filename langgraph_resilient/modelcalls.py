@@ -18,7 +18,7 @@ from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.codec.packed import pack
 from langgraph_resilient.codec.seal import Sealer
 from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt, ResilientError
-from langgraph_resilient.records import ModelCallRecord, ModelCallState
+from langgraph_resilient.records import ModelCallRecord, ModelCallState, ordinal
 from langgraph_resilient.restoring import unpacked
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Row, Session
@@ -112,7 +112,7 @@ def opened_frame(sealer: Sealer, row: Row, thread_id: str) -> bytes:
         known = isinstance(error, DataCorrupt) and type(error) is not DataCorrupt
         kind = type(error) if known else CheckpointCorrupt
         raise kind(  # type: ignore[call-arg]
-            f"thread {thread_id!r}, model call {row[0]}: its record is damaged: {error}; "
+            f"thread {thread_id!r}, model call {ordinal(row[0])}: its record is damaged: {error}; "
             "run `langgraph-resilient verify` for all findings",
             thread_id=thread_id,
         ) from None
@@ -156,7 +156,9 @@ def opened_block(sealer: Sealer, row: Row) -> bytes:
     try:
         return sealer.open(chunk_place(row[0], row[1]), row[2])
     except (TypeError, AttributeError, OverflowError, struct.error) as error:
-        raise DataCorrupt(f"block {row[1]} of stream {row[0]} is damaged: {error}") from None
+        raise DataCorrupt(
+            f"block {row[1]} of the stream of model call {ordinal(row[0])} is damaged: {error}"
+        ) from None
 
 
 # --- retiring ---------------------------------------------------------------------------------

@@ -13,6 +13,11 @@ CALL_BITS = 32
 """A tool call's or model call's number is ``thread << CALL_BITS | place``."""
 
 
+def ordinal(call: int) -> int:
+    """Which of its thread's model calls a number means, as people count: from 1."""
+    return call & ((1 << CALL_BITS) - 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetime:
     """How long a thread lives.

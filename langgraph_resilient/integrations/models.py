@@ -36,7 +36,7 @@ from langgraph_resilient.journal.book import Match, Spot
 from langgraph_resilient.journal.matching import Found
 from langgraph_resilient.journal.request import SAMPLING, difference, without_secrets
 from langgraph_resilient.ledger import innermost
-from langgraph_resilient.records import ModelCallRecord
+from langgraph_resilient.records import ModelCallRecord, ordinal
 from langgraph_resilient.saver import ResilientSaver
 
 M = TypeVar("M", bound=BaseChatModel)
@@ -210,7 +210,7 @@ class ModelInvocation:
         while opened is None:  # None: a call beside this one took what was found
             found = self.book.match(self.spot, self.request)
             if found.diverged is not None:
-                self._report_divergence(found.diverged.call)
+                self._report_divergence(ordinal(found.diverged.call))
             opened = self._opened(found)
         return opened
 
@@ -242,7 +242,7 @@ class ModelInvocation:
         if "seed" in drift and not found.drifted:
             del drift["seed"]  # ours: the code has none
         if found.drifted and found.record is not None:
-            self._report_drift(found.record.call, drift)
+            self._report_drift(ordinal(found.record.call), drift)
         return drift, parameters
 
     def _keeps(self, recorded: Request, record: ModelCallRecord) -> bool:

@@ -29,7 +29,7 @@ from langgraph_resilient.ledger import Book, Ledger
 from langgraph_resilient.ledger.book import Entered
 from langgraph_resilient.ledger.decision import Decision
 from langgraph_resilient.ledger.invocation import Invocation
-from langgraph_resilient.records import CALL_BITS, CallRecord, CallState, ModelCallRecord
+from langgraph_resilient.records import CallRecord, CallState, ModelCallRecord, ordinal
 from langgraph_resilient.records import ModelCallState as State
 from langgraph_resilient.saver import ResilientSaver
 
@@ -370,7 +370,7 @@ class _Replay:
         expected = expected or next(iter(here), None)
         if expected is None:
             return Difference(kind="order", field="model call", current=spot.place)
-        number = expected.call & ((1 << CALL_BITS) - 1)
+        number = ordinal(expected.call)
         with self.book.engine.reading() as session:
             values = self.book.values(session, expected, "sent", "messages")
         recorded = Request(
@@ -419,7 +419,7 @@ class _Replay:
         """A call that was recorded and that the replay did not make."""
         for one in self._left if self.history.whole else ():
             if not one.parent and one.state is State.RETIRED:
-                number = one.call & ((1 << CALL_BITS) - 1)
+                number = ordinal(one.call)
                 return Difference(kind="order", field="model call", recorded=one.place, call=number)
         return None
 

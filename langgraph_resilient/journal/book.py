@@ -23,7 +23,7 @@ from langgraph_resilient.errors import LostOwnership, ThreadBusy, ValueRefused
 from langgraph_resilient.journal.matching import Found, Match, find
 from langgraph_resilient.journal.request import Request
 from langgraph_resilient.ledger import Book, Reading, ThreadHeld, flights
-from langgraph_resilient.records import ModelCallRecord, ModelCallState
+from langgraph_resilient.records import ModelCallRecord, ModelCallState, ordinal
 from langgraph_resilient.restoring import Restorer, decoded
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Row, Session
@@ -204,7 +204,7 @@ class JournalBook:
             return None
         with self.engine.reading() as session:
             answer = self.values(session, record, "answer")["answer"]
-        logger.info("model call %d was answered from the journal", record.call)
+        logger.info("model call %d was answered from the journal", ordinal(record.call))
         return answer
 
     def _use(self, spot: Spot, call: int) -> bool:

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 
 from langgraph_resilient.errors import CallNotFound
 from langgraph_resilient.journal.book import JournalBook
-from langgraph_resilient.records import CALL_BITS, ModelCallRecord
+from langgraph_resilient.records import ModelCallRecord, ordinal
 from langgraph_resilient.store.sqlite import Session
 
 
@@ -68,7 +68,7 @@ class ModelCall:
     @property
     def ordinal(self) -> int:
         """Which call of its thread it is, from 1."""
-        return self.number & ((1 << CALL_BITS) - 1)
+        return ordinal(self.number)
 
     @property
     def shape(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph_resilient import modelcalls
 from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.maintenance.scanning import page
-from langgraph_resilient.records import ModelCallState
+from langgraph_resilient.records import ModelCallState, ordinal
 from langgraph_resilient.restoring import decoded, unpacked
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.sqlite import Row, Session
@@ -78,7 +78,9 @@ class JournalCheck:
                 self._position = at
                 found = page(session, table, start, (last,))
                 for key, error in found.unreadable:
-                    self._found(kind, f"model call {key[0]} ({kind}) cannot be read: {error}")
+                    self._found(
+                        kind, f"model call {ordinal(key[0])} ({kind}) cannot be read: {error}"
+                    )
                 for row in found.rows:
                     one = partial(look, session, row)
                     self._check.guarded(kind, one, thread_id=self._thread_id)
@@ -99,10 +101,10 @@ class JournalCheck:
         raw = decoded(self._engine, session, frame, self._number)
         record = modelcalls.model_call_from(raw, row, self._name)
         for item, packed in record.values:
-            who = f"{item} of model call {record.call}"
+            who = f"{item} of model call {ordinal(record.call)}"
             self._value(session, packed, who, kind="journal")
         if record.state in _ANSWERED and record.value("answer") is None:
-            raise DataCorrupt(f"model call {record.call} has ended and has no answer")
+            raise DataCorrupt(f"model call {ordinal(record.call)} has ended and has no answer")
 
     def _block(self, session: Session, row: Row) -> None:
         call, first = row[0], row[1]
@@ -112,9 +114,11 @@ class JournalCheck:
         self._position = (call, first + len(items))
         for kind, value in items:
             if type(value) is bytes:
-                self._value(session, value, f"stream of model call {call}", kind="stream")
+                self._value(session, value, f"stream of model call {ordinal(call)}", kind="stream")
             elif not isinstance(value, (str, type(None))) or type(kind) is not int:
-                raise DataCorrupt(f"stream of model call {call}: a piece is of a wrong kind")
+                raise DataCorrupt(
+                    f"stream of model call {ordinal(call)}: a piece is of a wrong kind"
+                )
         expected = before[1] if before[0] == call else 0
         if expected not in (first, _ANYWHERE):
             self._gap(session, call, first)
@@ -123,4 +127,6 @@ class JournalCheck:
         """What came late for a call that is retired begins anywhere, and nobody needs it."""
         found = session.one("journal_in", call, call)
         if found is not None and found[1] < ModelCallState.RETIRED:
-            raise DataCorrupt(f"stream of model call {call}: what came before {first} is missing")
+            raise DataCorrupt(
+                f"stream of model call {ordinal(call)}: what came before {first} is missing"
+            )

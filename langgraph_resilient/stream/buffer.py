@@ -21,7 +21,7 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.journal import JournalBook
 from langgraph_resilient.ledger import Reading
-from langgraph_resilient.records import ModelCallRecord, ModelCallState
+from langgraph_resilient.records import ModelCallRecord, ModelCallState, ordinal
 from langgraph_resilient.restoring import unpacked
 from langgraph_resilient.store.quick import Statement
 from langgraph_resilient.store.sqlite import Session
@@ -194,7 +194,9 @@ def stored(
     for row in session.all("chunks_after", record.call, record.call, after):
         first = row[1]
         if expected is not None and first > expected:
-            raise DataCorrupt(f"stream {record.call}: what came before {first} is missing")
+            raise DataCorrupt(
+                f"stream of model call {ordinal(record.call)}: what came before {first} is missing"
+            )
         items = _items(book, row)
         expected = first + len(items)
         for offset, item in enumerate(items):
@@ -209,7 +211,9 @@ def _items(book: JournalBook, row: tuple[Any, ...]) -> list[Any]:
         items: list[Any] = unpacked(engine.frames.decode(frame))[0]
         return items
     except (TypeError, IndexError) as error:
-        raise DataCorrupt(f"block {row[1]} of stream {row[0]} is damaged: {error}") from None
+        raise DataCorrupt(
+            f"block {row[1]} of the stream of model call {ordinal(row[0])} is damaged: {error}"
+        ) from None
 
 
 def _restored(

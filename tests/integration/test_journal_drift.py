@@ -158,6 +158,7 @@ def test_an_interrupted_call_goes_on_with_the_recorded_parameters(
     assert entry.drift["temperature"] == [0.3, 1.0]
     assert entry.drift["model"] == [SET[api]["model"], OTHER[api]["model"]]
     assert "temperature: 0.3 -> 1.0" in caplog.text
+    assert "model call 1 goes on" in caplog.text
     assert "go" not in [record.args for record in caplog.records]
 
 

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langgraph_resilient import Cipher, ResilientSaver
 from langgraph_resilient.errors import DataCorrupt, DecryptionFailed
 from langgraph_resilient.maintenance import export, migrate, rekey, stats, threads, verify
+from langgraph_resilient.records import ordinal
 
 LONG = "a long line of words that are stored once " * 300
 GUARDS: dict[str, dict[str, Any]] = {
@@ -147,7 +148,7 @@ def test_a_finding_names_the_thread_and_the_call(filled: Path, guard: dict[str, 
     with ResilientSaver.from_conn_string(filled, **guard) as saver:
         (finding,) = verify(saver).findings
     assert (finding.kind, finding.thread_id) == ("journal", "u")
-    assert str(call) in finding.message
+    assert f"model call {ordinal(call)}" in finding.message
     assert "run `langgraph-resilient verify`" not in finding.message
 
 
