@@ -35,7 +35,7 @@ _SETTLING_PAUSE = 2
 _TEMPLATE_BYTES = 1000
 """How much of the templates before it a new one repeats."""
 _CONTENT = "b"
-_SAMPLE_BYTES = 1 << 15
+_SAMPLE_BYTES = 24 << 10
 _SAMPLE_AFTER = 1 << 17
 """When a thread has stored this many bytes, its first `_SAMPLE_BYTES` are tried as a template."""
 
