@@ -83,8 +83,14 @@ def spread(count: int, undisturbed: Undisturbed, *, twice: int = 0) -> list[tupl
 
 
 def _is_sure(way: Way, moment: Kill) -> bool:
-    """Whether every run of its way comes by a moment: commits are shared by chance in "async"."""
-    return way[1] != "async" or not moment[0].startswith("commit")
+    """Whether every run of its way comes by a moment.
+
+    In "async" commits are shared by chance, and how often a tool call has to look whether its checkpoint
+    is stored is chance, too.
+    """
+    point, hit = moment
+    looks = point == "begin.before" and hit > TOOL_CALLS
+    return way[1] != "async" or not (looks or point.startswith("commit"))
 
 
 def run_all(planned: list[tuple[Way, list[Kill]]], undisturbed: Undisturbed, folder: Path) -> None:
