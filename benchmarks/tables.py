@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,9 @@ def _verdict(grown: Mapping[str, Any]) -> str:
 
 
 def _plain(text: str, most: int = 160) -> str:
-    return " ".join(text.replace("|", "/").split())[:most]
+    """Return a message without values: they may be a user's."""
+    named = re.sub(r"'[^']*'", "'…'", text.replace("|", "/"))
+    return " ".join(named.split())[:most]
 
 
 def workload_table(
