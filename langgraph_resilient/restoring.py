@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import BaseMessage
 
 from langgraph_resilient.codec import digest, envelope, types
-from langgraph_resilient.codec.frame import Template, has_references, template_number
+from langgraph_resilient.codec.frame import REFERENCES, Template, has_references, template_number
 from langgraph_resilient.codec.keys import unpack_name
 from langgraph_resilient.codec.memo import EMPTY_DICT, EMPTY_LIST, NEVER, ListMemo, is_plain
 from langgraph_resilient.codec.msgpack import Unpacker
-from langgraph_resilient.codec.packed import is_message, unpack_tree
+from langgraph_resilient.codec.packed import (
+    is_message,
+    is_series,
+    references_of,
+    unpack_tree,
+)
 from langgraph_resilient.errors import BlobCorrupt, CheckpointCorrupt, DataCorrupt
 from langgraph_resilient.records import BLOB_BITS, CheckpointRow, Snapshot, Write, WritesRow
 from langgraph_resilient.store import rows
@@ -31,13 +36,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_GAP = 4
-"""Blobs this near to each other are read in one range."""
+_GAP = 24
+"""Blobs this near to each other are read in one range; those between them are passed over."""
+_SCATTERED = 48
+"""A packed value of fewer bytes names too few blobs to look for them first."""
 _TRUSTED = "langchain_core.messages."
 ENTRY_BYTES = 3072
 """Roughly what a cached value takes besides its content: a prototype, a dictionary, a key."""
 _MANY = 128
 """Values from which on the garbage collector is paused."""
+_ASKED = 3
+"""Times that a message is decoded before a prototype is made, which costs three times as much."""
 _PRIMED = 8
 """Shorter lists of messages are not worth remembering."""
 
@@ -52,7 +61,7 @@ class _Whole:
 
 
 class Kept:
-    """The content of a message. Asked for again, it is decoded once more, privately, and copied.
+    """The content of a message: decoded for each reader, until copying pays.
 
     `snapshot` is a frozen copy of the message's fields for comparing, or NEVER.
     """
@@ -63,7 +72,7 @@ class Kept:
         self.raw = raw
         self.base = base
         self.named = named
-        self._asked = False
+        self._asked = 0
         self.prototype: types.MessagePrototype | None = None
         self._snapshot: Any = None
 
@@ -72,11 +81,11 @@ class Kept:
         raw = self.raw  # before the look at the prototype: another thread may be making it
         if self.prototype is not None:
             return types.clone_message(self.prototype)
-        if self._asked and self._snapshot is None:
+        if self._asked >= _ASKED and self._snapshot is None:
             self.snapshot(unpack)
             return self.message(unpack)
-        self._asked = True
-        return unpack(raw)  # decoded once for one reader: no copy is needed
+        self._asked += 1
+        return unpack(raw)
 
     def snapshot(self, unpack: Callable[[bytes], Any]) -> Any:
         """The frozen copy; makes the prototype, too."""
@@ -264,7 +273,21 @@ class Restorer:
     # --- values -------------------------------------------------------------------------------
 
     def _value(self, packed: bytes) -> Any:
-        return self._unpacker(self._thread << BLOB_BITS).unpack(packed)
+        return self._unpacked(packed, self._thread << BLOB_BITS)
+
+    def _unpacked(self, packed: bytes, base: int) -> Any:
+        if len(packed) >= _SCATTERED and not is_series(packed):
+            self._read_ahead(packed, base)
+        return self._unpacker(base).unpack(packed)
+
+    def _read_ahead(self, packed: bytes, base: int) -> None:
+        """Read what a value names here and there in few queries, not one by one."""
+        try:
+            references = references_of(packed, base)
+        except (ValueError, TypeError, IndexError, DataCorrupt):
+            return  # it is damaged: unpacking it says how
+        known = self._engine.cache.many(references)
+        self._read([r for r, entry in zip(references, known, strict=True) if entry is None])
 
     def _unpacker(self, base: int) -> Unpacker:
         found = self._unpackers.get(base)
@@ -318,14 +341,16 @@ class Restorer:
         kind = type(entry)
         if kind is Kept:
             return entry.message(self._unpacker(entry.base).message)
-        return self._unpacker(entry.base).unpack(entry.raw) if kind is _Raw else entry.value
+        return self._unpacked(entry.raw, entry.base) if kind is _Raw else entry.value
 
     def _read(self, references: Sequence[int]) -> None:
-        wanted = sorted(set(references).difference(self._loaded))
+        missing = set(references).difference(self._loaded)
+        wanted = sorted(missing)
         start = 0
         for index in range(1, len(wanted) + 1):
             if index == len(wanted) or wanted[index] - wanted[index - 1] > _GAP:
-                self._enter(rows.read_blobs(self._session, wanted[start], wanted[index - 1]))
+                found = rows.read_blobs(self._session, wanted[start], wanted[index - 1])
+                self._enter([row for row in found if row[0] in missing])
                 start = index
         for blob in wanted:
             if blob not in self._loaded:
@@ -338,19 +363,25 @@ class Restorer:
         """Open stored contents and remember them; most of the time of a first read goes here."""
         engine, loaded = self._engine, self._loaded
         unseal, place = engine.sealer.open, rows.blob_place
-        size = 0
+        size, base = 0, -1
         addresses: dict[bytes, int] = {}
         entries: dict[int, Any] = {}
         with engine.frames.borrowed() as decode:
             for blob, at, stored in found:
+                if blob >> BLOB_BITS << BLOB_BITS != base:
+                    base = blob >> BLOB_BITS << BLOB_BITS
+                    find = partial(self._template, base)
                 try:
                     frame = unseal(place(blob), stored)
-                    raw = decode(frame, self._template(frame, blob))
+                    raw = decode(frame, find)
+                    named = bool(frame[0] & REFERENCES)
+                    entries[blob] = (
+                        Kept(raw, base, named) if is_message(raw) else self._entry(raw, base)
+                    )
                 except (DataCorrupt, TypeError, AttributeError) as error:
                     raise _damaged_blob(blob, error, self.thread_id) from None
-                entries[blob] = self._entry(raw, blob >> BLOB_BITS << BLOB_BITS, frame)
                 if at is None:  # it stands in an archive
-                    at = address_of(engine, blob, raw, has_references(frame))
+                    at = address_of(engine, blob, raw, named)
                 addresses[at] = blob
                 size += len(raw) + ENTRY_BYTES
         loaded.update(entries)
@@ -358,20 +389,16 @@ class Restorer:
         if self._session.addresses is not None:
             self._session.addresses.update(addresses, len(addresses))
 
-    def _template(self, frame: bytes, blob: int) -> Template | None:
-        number = template_number(frame)
-        if number is None:
-            return None
-        number |= blob >> BLOB_BITS << BLOB_BITS
-        found = self._templates.get(number)
+    def _template(self, base: int, number: int) -> Template:
+        """A template of the thread whose numbers begin at `base`."""
+        found = self._templates.get(base | number)
         if found is None:
-            found = self._templates[number] = self._engine.template(self._session, number)
+            found = self._engine.template(self._session, base | number)
+            self._templates[base | number] = found
         return found
 
-    def _entry(self, raw: bytes, base: int, frame: bytes) -> Any:
+    def _entry(self, raw: bytes, base: int) -> Any:
         first = raw[0] if raw else 0
-        if is_message(raw):
-            return Kept(raw, base, has_references(frame))
         if 0xA0 <= first <= 0xBF or 0xC4 <= first <= 0xC6 or 0xD9 <= first <= 0xDB:
             return _Whole(self._unpacker(base).unpack(raw))
         return _Raw(raw, base)

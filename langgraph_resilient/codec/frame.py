@@ -69,6 +69,10 @@ class Template:
     content: bytes
 
 
+Find = Callable[[int], Template | None]
+"""Gives the template of a number."""
+
+
 def write_varint(out: bytearray, value: int) -> None:
     """Append `value` >= 0 as little-endian groups of seven bits."""
     while value > 0x7F:
@@ -158,14 +162,14 @@ class FrameCodec:
         """
         taken: dict[bytes, zstandard.ZstdDecompressor] = {}
         try:
-            return _decode(self._decompressors, taken, self._max_bytes, frame, template)
+            return _decode(self._decompressors, taken, self._max_bytes, frame, lambda _: template)
         finally:
             for words, decompressor in taken.items():
                 self._decompressors.give_back(words, decompressor)
 
     @contextmanager
-    def borrowed(self) -> Iterator[Callable[[bytes, Template | None], bytes]]:
-        """`decode` for many frames in a row, by one thread."""
+    def borrowed(self) -> Iterator[Callable[[bytes, Find], bytes]]:
+        """`decode` for many frames in a row, by one thread; templates are asked for by number."""
         idle = self._decompressors
         taken: dict[bytes, zstandard.ZstdDecompressor] = {}
         try:
@@ -250,42 +254,56 @@ def _decode(
     taken: dict[bytes, zstandard.ZstdDecompressor],
     max_bytes: int,
     frame: bytes,
-    template: Template | None,
+    find: Find,
 ) -> bytes:
     """See `FrameCodec.decode`; what it borrows stays in `taken`."""
-    if not frame:
-        raise DataCorrupt("it is empty")
-    header = frame[0]
-    if header >> 4 != FRAME_VERSION:
-        raise DataCorrupt(f"its format version {header >> 4} is unknown to this release")
-    method = header & 0x07
-    if method == _RAW:
-        return frame[1:]
-    if method == _SLICE:
-        return _sliced(frame, template)
-    at = 1
-    if method == _DICTIONARY_1:
-        words = _SMALL
-    elif method == _TEMPLATE:
-        number, at = read_varint(frame, at)
-        if template is None or template.number != number:
-            raise DataCorrupt(f"its template {number} is missing")
-        words = template.content
-    elif method == _PLAIN:
-        words = _LARGE
-    else:
-        raise DataCorrupt(f"its compression method {method} is unknown to this release")
-    size, at = read_varint(frame, at)
+    try:
+        header, at = frame[0], 1
+        if header >> 4 != FRAME_VERSION:
+            raise DataCorrupt(f"its format version {header >> 4} is unknown to this release")
+        method = header & 0x07
+        if method == _TEMPLATE:  # most frames are of this kind
+            number = frame[1]
+            number, at = (number, 2) if number < 0x80 else read_varint(frame, 1)
+            template = find(number)
+            if template is None or template.number != number:
+                raise DataCorrupt(f"its template {number} is missing")
+            words = template.content
+        elif method == _DICTIONARY_1:
+            words = _SMALL
+        elif method == _RAW:
+            return frame[1:]
+        elif method == _SLICE:
+            return _sliced(frame, find)
+        elif method == _PLAIN:
+            words = _LARGE
+        else:
+            raise DataCorrupt(f"its compression method {method} is unknown to this release")
+        size, more = frame[at], frame[at + 1]
+        if size < 0x80:
+            at += 1
+        elif more < 0x80:  # read_varint for the usual two bytes
+            size, at = size & 0x7F | more << 7, at + 2
+        else:
+            size, at = read_varint(frame, at)
+        start = frame[at]
+    except IndexError:
+        what = "it does not decompress: it is cut off" if frame else "it is empty"
+        raise DataCorrupt(what) from None
     if size > max_bytes:
         raise DataCorrupt(f"it claims {size} bytes; the limit is {max_bytes}")
     # A size in zstandard's own header would be believed instead of `size`; we never write one.
-    if at >= len(frame) or frame[at] & 0xE0:
+    if start & 0xE0:
         raise DataCorrupt("it does not decompress: its header is not one of ours")
     decompressor = taken.get(words)
     if decompressor is None:
         decompressor = taken[words] = idle.borrow(words)
+    return _decompressed(decompressor, frame[at:], size)
+
+
+def _decompressed(decompressor: zstandard.ZstdDecompressor, payload: bytes, size: int) -> bytes:
     try:
-        raw = decompressor.decompress(memoryview(frame)[at:], max_output_size=size)
+        raw = decompressor.decompress(payload, max_output_size=size)
     except zstandard.ZstdError as error:
         raise DataCorrupt(f"it does not decompress: {error}") from None
     if len(raw) != size:
@@ -293,8 +311,9 @@ def _decode(
     return raw
 
 
-def _sliced(frame: bytes, template: Template | None) -> bytes:
+def _sliced(frame: bytes, find: Find) -> bytes:
     number, at = read_varint(frame, 1)
+    template = find(number)
     if template is None or template.number != number:
         raise DataCorrupt(f"its template {number} is missing")
     start, at = read_varint(frame, at)

@@ -138,6 +138,12 @@ def is_message(raw: bytes) -> bool:
     return start is not None and raw[start - 1] in _MESSAGES
 
 
+def is_series(raw: bytes) -> bool:
+    """Whether a value is nothing but a list of blobs."""
+    start = EXTENSIONS.get(raw[0]) if len(raw) > 6 else None
+    return start is not None and raw[start - 1] == REFS
+
+
 def mask(data: bytes, key: bytes) -> bytes:
     """Keep a secret from standing readable in the file; only `cipher=` truly protects it.
 

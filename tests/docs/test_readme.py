@@ -61,6 +61,8 @@ def environment(folder: Path) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join((str(folder), str(REPOSITORY))),
         "LANGSMITH_TRACING": "false",
+        # Where the package is installed, pytest would find its plugin twice.
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "COLUMNS": "200",
     }
 
@@ -96,6 +98,7 @@ def test_each_python_block_runs(number: int, tmp_path: Path) -> None:
         if (name := named(other)) is not None:
             (tmp_path / name).write_text(other)
     (tmp_path / "scripted.py").write_text(SCRIPTED)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
     script = tmp_path / (named(block) or "block.py")
     script.write_text(block.replace("from langchain.chat_models", "from scripted"))
     tests = "\ndef test_" in block
