@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from langgraph_resilient.errors import ResilientError
 
-_IDLE = 0.2
+_IDLE = 0.05
 """Seconds without a commit after which the log is emptied and cut."""
 
 
