@@ -374,6 +374,7 @@ class Book(Lookup):
             quick = self._settle_quickly(record, state, values, flags)
             if quick is not None:
                 return quick
+        self.engine.runs.ends_inside(record.key)  # what was asked retires with the outermost task
         thread_id = record.name.thread_id
         tried = list(forms(values))
         for index, form in enumerate(tried):
