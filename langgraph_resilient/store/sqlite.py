@@ -489,10 +489,14 @@ class SqliteDatabase:
                 return self._readers.pop()
         del writer
         reader = self.target.open(self.options, immutable=self._immutable)
-        reader.execute(f"PRAGMA busy_timeout = {int(self.options.busy_timeout * 1000)}")
-        reader.execute("PRAGMA query_only = ON")
-        reader.execute(f"PRAGMA cache_size = -{int(_READER_KILOBYTES)}")
-        reader.execute("PRAGMA cell_size_check = ON")
+        try:
+            reader.execute(f"PRAGMA busy_timeout = {int(self.options.busy_timeout * 1000)}")
+            reader.execute("PRAGMA query_only = ON")
+            reader.execute(f"PRAGMA cache_size = -{int(_READER_KILOBYTES)}")
+            reader.execute("PRAGMA cell_size_check = ON")
+        except BaseException:
+            reader.close()  # of a damaged file, say
+            raise
         return reader
 
     def _give_back(self, reader: sqlite3.Connection) -> None:
