@@ -20,7 +20,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time, sleep
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -40,6 +40,8 @@ from langgraph_resilient.stream import StreamBuffer
 TOKEN = " token"
 ROUNDS = 9
 """How often a stream of chunks in a row is measured."""
+PACE = 1e-4
+"""Seconds between two chunks of a paced stream."""
 TURNS = ("The gauge at the northern pier reads 412 cm and rises. ", "And what was it at noon? ")
 
 
@@ -58,6 +60,18 @@ class Talker(BaseChatModel):
 
     def _stream(self, *_: Any, **__: Any) -> Iterator[ChatGenerationChunk]:
         for _number in range(self.tokens):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=TOKEN, id="answer"))
+
+
+class Paced(Talker):
+    """Says a token every tenth of a millisecond."""
+
+    def _stream(self, *_: Any, **__: Any) -> Iterator[ChatGenerationChunk]:
+        due = perf_counter()
+        for _number in range(self.tokens):
+            due += PACE
+            while (left := due - perf_counter()) > 0:
+                sleep(left / 2)
             yield ChatGenerationChunk(message=AIMessageChunk(content=TOKEN, id="answer"))
 
 
@@ -157,6 +171,32 @@ def in_a_row(folder: Path, chunks: int) -> list[Figure]:
             limit=None,
             unit="a second",
         ),
+    ]
+
+
+def paced(folder: Path, chunks: int) -> list[Figure]:
+    """Chunks that come 10,000 times a second: processor time beside the model without the buffer."""
+    plain = Paced(tokens=chunks)
+    kinds: dict[str, BaseChatModel] = {"plain": plain, "buffer": durable(plain)}
+    spent: dict[str, list[float]] = {name: [] for name in kinds}
+
+    def work(model: BaseChatModel, into: list[float], config: RunnableConfig) -> None:
+        busy = process_time()
+        count = sum(1 for _ in model.stream("go", config))
+        into.append((process_time() - busy) / count * 1e6)
+
+    with ResilientSaver.from_conn_string(folder / "paced.db") as saver:
+        for number in range(ROUNDS // 2):
+            for name, model in kinds.items():
+                in_node(saver, partial(work, model, spent[name]), f"{name}-{number}")
+    each = {name: statistics.median(found) for name, found in spent.items()}
+    return [
+        Figure(
+            name="chunks at 10,000 a second, the buffer's part",
+            value=each["buffer"] - each["plain"],
+            limit=15.0,
+            unit="us of processor time each",
+        )
     ]
 
 
@@ -260,6 +300,7 @@ def main(arguments: list[str] | None = None) -> int:
         folder = Path(name)
         figures += alone(folder / "alone.db", min(options.chunks, 2000))
         figures += in_a_row(folder, options.chunks)
+        figures += paced(folder, options.chunks)
         figures += counted(folder / "counted.db", options.calls)
         for length in (0, 200, 1000):
             figures += replayed(folder, length, options.calls)
