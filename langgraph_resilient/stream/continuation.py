@@ -67,8 +67,9 @@ _REASONS = ("finish_reason", "stop_reason", "done_reason")
 _ENDS = frozenset(
     {"stop", "length", "tool_calls", "function_call", "content_filter"}
     | {"end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "eos", "completed"}
+    | {"interrupted"}
 )
-"""Why an answer has ended, as providers say it, in lower case."""
+"""Why an answer has ended, as providers and `KEEP_PARTIAL` say it, in lower case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

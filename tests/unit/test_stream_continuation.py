@@ -157,6 +157,7 @@ def test_half_of_what_means_nothing_begins_anew(wanted: str, more: dict[str, Any
         AIMessageChunk("", response_metadata={"finish_reason": "STOP"}),
         AIMessageChunk(" a time", response_metadata={"stop_reason": "end_turn"}),
         AIMessageChunk("", response_metadata={"done_reason": "length"}),
+        AIMessageChunk("", response_metadata={"finish_reason": "interrupted"}),
     ],
 )
 @pytest.mark.parametrize("before", [SHOWN, [CALL]], ids=["text", "call"])
