@@ -23,7 +23,7 @@ from collections.abc import (
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -57,6 +57,9 @@ from langgraph_resilient.serde import ResilientSerde
 from langgraph_resilient.store.target import Target
 from langgraph_resilient.views import Views
 
+if TYPE_CHECKING:
+    import aiosqlite
+
 T = TypeVar("T")
 
 
@@ -67,8 +70,10 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
     once by content, so that the cost of a step follows what the step changed.
 
     Args:
-        conn: your own ``sqlite3.Connection``, as for ``SqliteSaver(conn)``. Better:
-            `from_conn_string`, which reads and writes at once.
+        conn: your own ``sqlite3.Connection``, as for ``SqliteSaver(conn)``; or an
+            ``aiosqlite.Connection`` to a file, as for ``AsyncSqliteSaver(conn)``, beside which
+            connections of the saver's own are used. Better: `from_conn_string`, which reads and
+            writes at once.
         serde: a serializer of your own, for example ``EncryptedSerializer``. What it makes is
             opaque: it is compressed and stored per channel version, not per message.
         **options: see `langgraph_resilient.options.Options`.
@@ -79,24 +84,20 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
 
     def __init__(
         self,
-        conn: sqlite3.Connection | None = None,
+        conn: sqlite3.Connection | aiosqlite.Connection | None = None,
         *,
         serde: SerializerProtocol | None = None,
         **options: Any,
     ) -> None:
-        if conn is not None and not isinstance(conn, sqlite3.Connection):
-            raise ConfigurationError(
-                f"ResilientSaver(conn) takes a sqlite3.Connection, not a "
-                f"{type(conn).__module__}.{type(conn).__qualname__}; with asyncio, too, use "
-                'ResilientSaver.from_conn_string("agent.db")'
-            )
         if conn is None:
             raise ConfigurationError(
                 'give a connection, or use ResilientSaver.from_conn_string("agent.db")'
             )
-        self._start(
-            Engine(Target(":memory:", False, None, {}), Options.build(options), conn), serde
-        )
+        if isinstance(conn, sqlite3.Connection):
+            engine = Engine(Target(":memory:", False, None, {}), Options.build(options), conn)
+        else:
+            engine = Engine(Target.beside(conn), Options.build(options))
+        self._start(engine, serde)
 
     def _start(self, engine: Engine, serde: SerializerProtocol | None) -> None:
         self._engine = engine

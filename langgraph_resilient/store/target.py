@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from langgraph_resilient.errors import ConfigurationError, DatabaseCorrupt, DatabaseUnreachable
@@ -57,6 +58,38 @@ class Target:
                 'give a file such as "agent.db", ":memory:" or "file:agent.db?mode=ro"'
             )
         return cls(name, False, Path(name), {})
+
+    @classmethod
+    def beside(cls, connection: Any) -> Target:
+        """The file that a connection of ``aiosqlite`` leads to, for connections of our own.
+
+        Such a connection belongs to a thread that only a running event loop reaches. What it was
+        made with (a path, a URI) is asked for by making another one and looking.
+
+        Raises:
+            ConfigurationError: it is something else, or its database lives in that connection.
+        """
+        kind = type(connection)
+        connect = getattr(connection, "_connector", None)
+        if connect is None or not any(
+            base.__module__.startswith("aiosqlite") for base in kind.__mro__
+        ):
+            raise ConfigurationError(
+                f"ResilientSaver(conn) takes a sqlite3.Connection or an aiosqlite.Connection, not a "
+                f"{kind.__module__}.{kind.__qualname__}; for a path or a URI use "
+                'ResilientSaver.from_conn_string("agent.db")'
+            )
+        try:
+            with closing(connect()) as other:
+                path = other.execute("PRAGMA database_list").fetchone()[2]
+        except DRIVER_ERRORS as error:
+            raise translated(error, "the database of the aiosqlite connection") from error
+        if not path:
+            raise ConfigurationError(
+                "the database of the aiosqlite connection is in memory, where no other connection "
+                'reaches it; use ResilientSaver.from_conn_string(":memory:"), with asyncio, too'
+            )
+        return cls(path, False, Path(path), {})
 
     def open(self, options: Options, *, immutable: bool = False) -> sqlite3.Connection:
         """A new connection in autocommit mode, usable from any thread."""
