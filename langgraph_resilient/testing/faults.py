@@ -8,6 +8,7 @@ own writes and commits in one step; its moment is right before it.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -31,7 +32,13 @@ POINTS: Final[Mapping[str, str]] = {
     "ledger.settle.before": "a tool call has ended; that is not written down",
     "ledger.settle.after": "the end of a tool call is written down; its result is not in the state",
     "ledger.commit": "a change of a tool call is written, and not committed",
+    "ledger.resolve.before": "somebody's decision about an unknown outcome is not written down yet",
+    "ledger.resolve.after": "the decision is written down; the run does not know yet",
     "ledger.replay": "a recorded result is about to be given back",
+    "lease.commit": "who runs a thread's calls is written, and not committed",
+    "lease.renew.before": "the sign of life for a thread whose calls take long is due",
+    "lease.renew.after": "the sign of life is given",
+    "answer": "an interrupt is about to be answered",
     "journal.begin.before": "a model call is about to be written down",
     "journal.begin.after": "a model call is written down; the model was not asked",
     "journal.end.before": "a model has answered; that is not written down",
@@ -74,6 +81,7 @@ class Faults:
         "checkpoints": "put.commit",
         "writes": "put_writes.commit",
         "calls": "ledger.commit",
+        "leases": "lease.commit",
         "journal": "journal.commit",
     }
     """The moment of a commit, by the table that was written to."""
@@ -121,12 +129,27 @@ class Faults:
         from langgraph_resilient.store.quick import QuickWriter
 
         self.around(Book, "enter", "ledger.begin", after=lambda found: found.begun)
-        self.around(Book, "settle", "ledger.settle")
+        self.around(Book, "renew", "lease.renew")
+        self._watch_settling(Book)
         surround(Book, "note_replay", before=lambda: self.reach("ledger.replay"))
         self.around(JournalBook, "begin", "journal.begin")
         self.around(JournalBook, "reopen", "journal.begin")
         self.around(JournalBook, "end", "journal.end")
         self.around(QuickWriter, "write", "stream.chunk")
+
+    def _watch_settling(self, book: type) -> None:
+        """A decision (a human's, a probe's) is told from the end of a body by its event."""
+        plain = book.settle  # type: ignore[attr-defined]
+
+        @functools.wraps(plain)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            point = "ledger.settle" if kwargs.get("event") is None else "ledger.resolve"
+            self.reach(f"{point}.before")
+            found = plain(*args, **kwargs)
+            self.reach(f"{point}.after")
+            return found
+
+        book.settle = watched  # type: ignore[attr-defined]
 
     def around(
         self, owner: Any, method: str, point: str, after: Callable[[Any], bool] = lambda _: True
@@ -189,6 +212,11 @@ def fault_point(name: str) -> None:
     """
     if _active is not None:
         _active.reach(name)
+
+
+def active() -> Faults | None:
+    """What counts in this process: for a stand-in of a service that dies with its client, say."""
+    return _active
 
 
 def chosen(hits: Mapping[str, int], points: Iterable[str] | None) -> list[tuple[str, int]]:

@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from langgraph_resilient.ledger.answers import Answer, parse
 from langgraph_resilient.saver import ResilientSaver
 from langgraph_resilient.stream.buffer import StreamBuffer
 from langgraph_resilient.testing.effects import EffectLog
-from langgraph_resilient.testing.faults import Faults
+from langgraph_resilient.testing.faults import Faults, fault_point
 from langgraph_resilient.testing.states import call_faults, messages_of, plain
 from langgraph_resilient.testing.wrapping import surround
 
@@ -50,6 +50,8 @@ class Plan:
     effects: Any
     saver: Callable[[str], Any]
     normalize: Callable[[Any], Any] | None
+    check: Callable[[Any, Any], Iterable[str]] | None = None
+    before_resume: Callable[[Any], None] | None = None
 
     @property
     def is_async(self) -> bool:
@@ -115,6 +117,8 @@ class Life:
             await _traced(saver, faults)
             tokens = Tokens(saver, self.plan.thread_id, self.fresh)
             tokens.watch()
+            if self.plan.before_resume is not None and not self.fresh:
+                self.plan.before_resume(saver)
             graph = await _awaited(self.plan.graph_factory(saver))
             out = await self._run(graph, saver)
             snapshot = await self._snapshot(graph)
@@ -124,6 +128,8 @@ class Life:
             self.problems += call_faults(messages, ended=not (snapshot.next or asked))
             self.problems += tokens.faults(messages)
             values = snapshot.values
+            if self.plan.check is not None:
+                self.problems += self.plan.check(saver, values)
             values = values if self.plan.normalize is None else self.plan.normalize(values)
             return {
                 "state": {"values": plain(values), "next": snapshot.next, "interrupts": asked},
@@ -152,6 +158,7 @@ class Life:
             if not given:
                 return out
             self.questions += len(given)
+            fault_point("answer")
             out = await self._step(graph, Command(resume=given))
         self.problems.append(f"it still asks after {_QUESTIONS} answers")
         return out

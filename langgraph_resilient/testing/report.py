@@ -30,6 +30,9 @@ class Kill:
         differences: where the final state is not the undisturbed run's.
         problems: what else is not as it must be.
         questions: how often somebody had to decide about a call, or to answer an interrupt.
+        replayed: how many recorded results of tools were given back in the process that ended the
+            run.
+        first: the moments, each with its number, at which the run had been killed before.
     """
 
     point: str
@@ -42,6 +45,13 @@ class Kill:
     differences: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     questions: int = 0
+    replayed: int = 0
+    first: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def moment(self) -> tuple[str, int]:
+        """The point and the time."""
+        return self.point, self.hit
 
     @property
     def ok(self) -> bool:
@@ -50,7 +60,8 @@ class Kill:
         return self.outcome in ("resumed", "not reached") and not wrong
 
     def __str__(self) -> str:
-        said = [f"{self.point} * {self.hit} ({self.durability}): {self.outcome}"]
+        moments = " > ".join(f"{point} * {hit}" for point, hit in (*self.first, self.moment))
+        said = [f"{moments} ({self.durability}): {self.outcome}"]
         said += [f"{name} was repeated {count}x" for name, count in self.repeated.items()]
         said += [f"{name} was lost {count}x" for name, count in self.lost.items()]
         return "; ".join([*said, *self.problems, *self.differences])

@@ -37,6 +37,13 @@ class Setup:
             times; ids of messages are left out by themselves.
         may_repeat: names of effects that do no harm when they happen again. Those of tools that are
             ``pure`` or ``idempotent`` are known.
+        check: looks at the saver and the state's values at the end of a run, in its process, and
+            says what is not as it must be, a line for each.
+        first: moments, each with its number, at which the run is killed before. Then it is the run
+            that resumes it that is killed wherever it comes by: while a crash is cleared up, say.
+        before_resume: what somebody does with the saver before a run is resumed, such as deciding
+            about unknown outcomes; it may be killed there, too.
+        only: whether to kill at a moment, from its name and number; None: at all.
         most: how often to kill at one point, at the most; None: each time that it is reached.
         timeout: seconds for each process.
         start: how children start; by default ``fork`` where there is one. With ``spawn`` all that
@@ -47,10 +54,25 @@ class Setup:
     saver: Callable[[str], Any] = ResilientSaver.from_conn_string
     normalize: Callable[[Any], Any] | None = None
     may_repeat: Collection[str] = ()
+    check: Callable[[Any, Any], Iterable[str]] | None = None
+    first: Sequence[tuple[str, int]] = ()
+    before_resume: Callable[[Any], None] | None = None
+    only: Callable[[str, int], bool] | None = None
     most: int | None = None
     timeout: float = 60.0
     start: Literal["fork", "spawn"] | None = None
     folder: str | os.PathLike[str] | None = None
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What all processes have to know of it."""
+        names = ("saver", "normalize", "check", "before_resume")
+        return {name: getattr(self, name) for name in names}
+
+    def wants(self, point: str, hit: int) -> bool:
+        """Whether to kill at this moment."""
+        few = self.most is None or hit <= self.most
+        return few and (self.only is None or self.only(point, hit))
 
     @property
     def method(self) -> str:
@@ -104,8 +126,7 @@ def crash_sweep(
         mode=mode,
         answer=answer,
         effects=effects if isinstance(effects, EffectLog) else None,
-        saver=options.saver,
-        normalize=options.normalize,
+        **options.shared,
     )
     return _swept(_Workshop(plan=plan, effects=effects, setup=options), durability, points)
 
@@ -139,15 +160,16 @@ def assert_crash_safe(
 def _swept(
     workshop: _Workshop, durability: str | Sequence[str], points: Iterable[str] | None
 ) -> SweepReport:
-    report, most = SweepReport(), workshop.setup.most
+    report, setup = SweepReport(), workshop.setup
     patterns = None if points is None else list(points)
     for one in (durability,) if isinstance(durability, str) else durability:
         calm = workshop.calm(one)
         report.hits[one] = calm.report["hits"]
         report.effects, report.state = dict(calm.counts), calm.report["state"]["values"]
-        for point, hit in chosen(calm.report["hits"], patterns):
-            if most is None or hit <= most:
-                kill = Kill(point=point, hit=hit, durability=one)
+        hits = workshop.resumed(one, calm) if setup.first else calm.report["hits"]
+        for point, hit in chosen(hits, patterns):
+            if setup.wants(point, hit):
+                kill = Kill(point=point, hit=hit, durability=one, first=tuple(setup.first))
                 workshop.kill(kill, calm)
                 report.kills.append(kill)
     return report
@@ -245,28 +267,65 @@ class _Workshop:
         Raises:
             _Failed, _Hung: a process did not do its part.
         """
-        dying = replace(life, name="killed", fresh=True, point=kill.point, hit=kill.hit)
-        code, report = self._process(dying)
-        if code == 0:
+        early = self._die(life, (*kill.first, kill.moment))
+        if early is not None:
             kill.outcome = "not reached"
-            return self._seen(report, before)
-        if code != KILLED:
-            raise _Failed("the process to be killed", code, report)
+            return self._seen(early, before)
         code, report = self._process(replace(life, name="resumed"))
         if code != 0:
             raise _Failed("the process that resumed it", code, report)
         found = self._seen(report, before)
+        kill.replayed = report["hits"].get("ledger.replay", 0)
         if not report["state"]["interrupts"]:
             code, again = self._process(replace(life, name="again"))
             if code != 0:
                 raise _Failed("the process that resumed it again", code, again)
             kill.problems += [
                 f"resumed once more: {line}"
-                for line in differences(report["state"], again["state"])
+                for what in ("state", "entries")
+                for line in differences(report[what], again[what], what)
             ]
             if (more := self._seen(again, before).counts - found.counts) != Counter():
                 kill.problems.append(f"resumed once more, there were more effects: {dict(more)}")
         return found
+
+    def _die(self, life: Life, moments: Iterable[tuple[str, int]]) -> dict[str, Any] | None:
+        """Run it, and resume it, to one death after the other; the report, if it ended before.
+
+        Raises:
+            _Failed, _Hung: a process ended in another way.
+        """
+        for number, (point, hit) in enumerate(moments):
+            name = f"killed-{number}"
+            dying = replace(life, name=name, fresh=not number, point=point, hit=hit)
+            code, report = self._process(dying)
+            if code == 0:
+                return report
+            if code != KILLED:
+                raise _Failed("the process to be killed", code, report)
+        return None
+
+    def resumed(self, durability: str, calm: _Run) -> dict[str, int]:
+        """How often each moment is reached by a run that resumes one killed at the first moments.
+
+        Raises:
+            ConfigurationError: it was not killed there, or was not resumed.
+        """
+        first = self.setup.first
+        with self._experiment(durability) as (life, _):
+            life.truths = calm.truths()
+            try:
+                if self._die(life, first) is None:
+                    code, report = self._process(replace(life, name="resumed"))
+                    if code == 0:
+                        found: dict[str, int] = report["hits"]
+                        return found
+                    raise _Failed("the process that resumed it", code, report)
+                why = "it ended before one of them came"
+            except (_Hung, _Failed) as error:
+                why = str(error)
+        moments = " > ".join(f"{point} * {hit}" for point, hit in first)
+        raise ConfigurationError(f"no run can be killed at first={moments} and resumed: {why}")
 
     def _compare(self, kill: Kill, calm: _Run, found: _Run) -> None:
         report = found.report
@@ -354,8 +413,11 @@ def compared(keys_hold: bool, calm: _Run, found: _Run) -> tuple[Counter[str], Co
 
 
 def _lenient(run: _Run) -> set[str]:
-    """Effects of calls that may run again: by their effect class, or by somebody's word."""
+    """Effects of calls that may run again: by their effect class, or by somebody's word.
+
+    What a recorded call does inside one that may run again is not done again.
+    """
     entries = run.report["entries"]
     may = {entry["key"] for entry in entries if entry["effect"] in ("pure", "idempotent")}
     may |= set(run.report["retried"])
-    return {effect.name for effect in run.log if may & set(effect.call)}
+    return {effect.name for effect in run.log if may & set(effect.call[:1])}

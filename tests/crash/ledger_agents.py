@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from effects import REFUSED, TAKEN, World
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import BaseChatModel
@@ -19,11 +19,13 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from ledger_faults import Faults, die
 from pydantic import BaseModel
+from worldlog import WorldLog
 
 from langgraph_resilient import ResilienceMiddleware, current_call, effect
 from langgraph_resilient.integrations.toolnode import tool_node
+from langgraph_resilient.testing import fault_point
+from langgraph_resilient.testing.faults import active
 
 BUILDS = ("agent", "toolnode", "subagent")
 SHAPES: dict[str, list[tuple[str, str, str]]] = {
@@ -54,7 +56,6 @@ class Model(BaseChatModel):
 
     name_: str
     calls: list[dict[str, Any]]
-    reached: Callable[[str], None]
 
     @property
     def _llm_type(self) -> str:
@@ -64,7 +65,7 @@ class Model(BaseChatModel):
         return self
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-        self.reached("model")
+        fault_point("model")
         if isinstance(messages[-1], ToolMessage):
             answer = AIMessage("done", id=f"{self.name_}-2")
         else:
@@ -76,12 +77,10 @@ class Gate:
     """The moment when all calls of a message have come back and nothing of that is stored.
 
     Args:
-        faults: what decides whether to die there.
         calls: how many calls the message has.
     """
 
-    def __init__(self, faults: Faults, calls: int):
-        self._faults = faults
+    def __init__(self, calls: int):
         self._calls = calls
         self._back = 0
         self._lock = threading.Lock()
@@ -89,13 +88,14 @@ class Gate:
 
     def _arrived(self) -> bool:
         """Note a call that came back; whether it must wait for the end."""
-        self._faults.reach("call.returned")
+        fault_point("call.returned")
         with self._lock:  # protects the count
             self._back += 1
             last = self._back == self._calls
-        if last and self._faults.due("tools.done"):
-            die()
-        return self._faults.point == "tools.done" and not last
+        if last:
+            fault_point("tools.done")
+        faults = active()
+        return faults is not None and faults.point == "tools.done" and not last
 
     def pass_through(self) -> None:
         """A call came back."""
@@ -128,25 +128,25 @@ class _GateMiddleware(AgentMiddleware):
 
 @dataclass(frozen=True, kw_only=True)
 class Workshop:
-    """Builds the agents of one experiment.
+    """Builds the agents of a sweep.
 
     Attributes:
-        run: names the experiment's effects.
+        log: where effects happen.
         build: see `BUILDS`.
         shape: see `SHAPES`.
         recorded: whether tool calls go through the ledger.
         is_async: whether tools and nodes are coroutines.
         errors_told: whether a tool node turns exceptions into messages.
+        seconds: how long a tool goes on after its effect.
     """
 
-    world: World
-    faults: Faults
-    run: str
+    log: WorldLog
     build: str
     shape: str
     recorded: bool
     is_async: bool
     errors_told: bool = False
+    seconds: float = 0.0
 
     def graph(self, saver: Any) -> Any:
         """The whole graph, compiled with a saver."""
@@ -160,16 +160,10 @@ class Workshop:
     # --- tools --------------------------------------------------------------------------------
 
     def _effect(self, kind: str, label: str) -> str:
-        faults = self.faults
-        faults.reach("tool.before")
         current = current_call()
         key = "" if current is None else current.idempotency_key
-        fault = TAKEN if faults.due("effect.taken") else None
-        fault = REFUSED if faults.due("effect.refused") else fault
-        receipt: str = getattr(self.world, kind)(self.run, label, key, fault)
-        faults.reach("tool.after")
-        if faults.point in ("renew.before", "commit.renewal", "renew.after"):
-            threading.Event().wait()  # a long call: the end comes from the renewing thread
+        receipt = self.log.act(kind, label, key)
+        time.sleep(self.seconds)
         return receipt
 
     def _tools(self) -> list[BaseTool]:
@@ -225,11 +219,10 @@ class Workshop:
         return Model(
             name_=name,
             calls=self._calls() if calls is None else calls,
-            reached=self.faults.reach,
         )
 
     def _gate(self) -> Gate:
-        return Gate(self.faults, len(SHAPES[self.shape]))
+        return Gate(len(SHAPES[self.shape]))
 
     def _agent(
         self, model: Model, tools: Sequence[BaseTool], saver: Any, gate: Gate | None = None
@@ -240,7 +233,7 @@ class Workshop:
         return create_agent(model, list(tools), middleware=middleware, checkpointer=saver)
 
     def _by_hand(self, saver: Any) -> Any:
-        model, faults = self._model("ai"), self.faults
+        model = self._model("ai")
         make: Any = tool_node if self.recorded else ToolNode
         node = make(self._tools(), handle_tool_errors=self.errors_told)
 
@@ -249,12 +242,12 @@ class Workshop:
 
         def tools(state: Any, config: RunnableConfig) -> Any:
             found = node.invoke(state, config)
-            faults.reach("tools.done")
+            fault_point("tools.done")
             return found
 
         async def atools(state: Any, config: RunnableConfig) -> Any:
             found = await node.ainvoke(state, config)
-            faults.reach("tools.done")
+            fault_point("tools.done")
             return found
 
         def route(state: Any) -> str:

@@ -1,12 +1,13 @@
 """The crash matrix: an agent is killed at every moment of a tool call's life, and resumed.
 
     python -m tests.crash.ledger_matrix              # everything; some tens of minutes
-    python -m tests.crash.ledger_matrix --every 20   # every 20th experiment
+    python -m tests.crash.ledger_matrix --every 20   # every 20th kill
     python -m tests.crash.ledger_matrix --json matrix.json
 
 Prints, by the moment of death, how often effects happened twice with `ResilientSaver` and its ledger,
 and with a plain `SqliteSaver`. ``pytest -m campaign tests/crash/test_ledger_crash.py`` runs the same
-and demands that ours has none. The moments are found by looking where an undisturbed run comes by.
+and demands that ours has none. It runs on the crash kit that ships with the package: the moments are
+found by looking where an undisturbed run comes by.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -28,49 +31,58 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from effects import World, servers
+from effects import servers
 from ledger_agents import BUILDS, SHAPES
-from ledger_runs import DURABILITIES, Experiment, Outcome, perform
+from ledger_runs import DURABILITIES, Way
+from worldlog import WorldLog
 
-MOST_HITS = 12
+from langgraph_resilient.testing import Kill, SweepReport
+
 SECOND_SHAPES = ("one", "three", "twins")
-RENEWALS = [("renew.before", 1), ("commit.renewal", 1), ("renew.after", 1), ("renew.before", 3)]
-PREFIXES = [("tool.before", 1), ("effect.taken", 1), ("tools.done", 1)]
+FIRST = [("effect.before", 1), ("effect.taken", 1), ("tools.done", 1)]
 """Where the first process dies when the one that resumes is to be killed, too: it has to ask about
 an unknown outcome that was none, about one that was one, or has everything recorded."""
-_NOT_AGAIN = {"tools.done"}
-"""Moments that wait for all calls of a message; in a resumed run some may not come any more."""
+LEASES = ["lease.*"]
+"""Where a process dies whose calls take long: in the thread that gives a sign of life."""
+Found = tuple[Way, SweepReport]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """An experiment, undisturbed but for its first kills, and then killed wherever it comes by."""
+def ways() -> list[Way]:
+    """The whole matrix."""
+    found = [
+        Way(saver=saver, build=build, shape=shape, durability=durability, is_async=is_async)
+        for saver, build, durability, is_async, shape in product(
+            ("resilient", "sqlite"), BUILDS, DURABILITIES, (False, True), SHAPES
+        )
+    ]
+    ours = [one for one in found if one.saver == "resilient"]
+    again = [
+        replace(one, first=(first,), operator=operator)
+        for one, first, operator in product(ours, FIRST, (False, True))
+        if one.shape in SECOND_SHAPES
+        if not operator or (one.shape == "three" and first[0] != "tools.done")
+    ]
+    told = [replace(one, errors_told=True) for one in found if one.build == "toolnode"]
+    long = [
+        replace(one, long=True, first=first)
+        for one, first in product(ours, ((), (FIRST[0],)))
+        if one.shape == "one"
+    ]
+    return found + again + told + long
 
-    base: Experiment
 
-    def run(
-        self, world: World, folder: Path, every: int = 1
-    ) -> Iterator[tuple[Experiment, Outcome]]:
-        """Do all experiments of the sweep, or every n-th."""
-        calm = _performed(world, folder, self.base)
-        yield self.base, calm
-        for number, (point, hit) in enumerate(self._moments(calm)):
-            if (number + hash_of(self.base.name)) % every == 0:
-                one = replace(self.base, kills=(*self.base.kills, (point, hit)))
-                yield one, _performed(world, folder, one)
+def swept(log: WorldLog, folder: Path, way: Way, every: int = 1) -> SweepReport:
+    """Kill one way at all of its moments, or at every n-th."""
 
-    def _moments(self, calm: Outcome) -> list[tuple[str, int]]:
-        found = [
-            (point, hit)
-            for point, count in sorted(calm.hits.items())
-            for hit in range(1, min(count, MOST_HITS) + 1)
-            if not (self.base.kills and point in _NOT_AGAIN)
-        ]
-        base = self.base
-        alone = base.kills in ((), (("tool.before", 1),)) and base.shape == "one"
-        if base.saver == "resilient" and alone and not base.operator:
-            found += RENEWALS
-        return found
+    def wanted(point: str, hit: int) -> bool:
+        if way.first and point == "tools.done":
+            return False  # it waits for all calls of a message; some do not come any more
+        if point.startswith("journal."):
+            return False  # a model call's life: see seed_runs
+        return hash_of(f"{way.name} {point} {hit}") % every == 0
+
+    points = LEASES if way.long else None
+    return way.sweep(log, folder, points=points, only=wanted)
 
 
 def hash_of(text: str) -> int:
@@ -78,120 +90,107 @@ def hash_of(text: str) -> int:
     return sum(text.encode())
 
 
-def sweeps() -> list[Sweep]:
-    """The whole matrix."""
-    ways = list(product(BUILDS, DURABILITIES, (False, True)))
-    found = [
-        Experiment(saver=saver, build=build, shape=shape, durability=durability, is_async=is_async)
-        for saver, (build, durability, is_async), shape in product(
-            ("resilient", "sqlite"), ways, SHAPES
-        )
-    ]
-    again = [
-        replace(one, kills=(prefix,), operator=operator)
-        for one, prefix, operator in product(found, PREFIXES, (False, True))
-        if one.saver == "resilient" and one.shape in SECOND_SHAPES
-        if not operator or (one.shape == "three" and prefix[0] != "tools.done")
-    ]
-    told = [replace(one, errors_told=True) for one in found if one.build == "toolnode"]
-    return [Sweep(base=one) for one in found + again + told]
+_log: WorldLog
+_stay = ExitStack()
 
 
-def _performed(world: World, folder: Path, experiment: Experiment) -> Outcome:
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        return perform(world, Path(own), experiment)
+def _begin(folder: Path) -> None:
+    """Start servers of its own for a process that sweeps."""
+    global _log
+    own = Path(tempfile.mkdtemp(dir=folder))
+    _log = WorldLog(_stay.enter_context(servers(own)))
 
 
-def run(
-    world: World, folder: Path, chosen: Iterable[Sweep], every: int = 1, jobs: int = 1
-) -> Iterator[tuple[Experiment, Outcome]]:
-    """Do the sweeps, several at once."""
-    work = partial(_swept, world, folder, every)
-    if jobs == 1:
-        for one in chosen:
-            yield from work(one)
-        return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        for found in pool.imap_unordered(work, chosen):
-            yield from found
+def _work(folder: Path, every: int, way: Way) -> Found:
+    return way, swept(_log, folder, way, every)
 
 
-def _swept(
-    world: World, folder: Path, every: int, sweep: Sweep
-) -> list[tuple[Experiment, Outcome]]:
-    return list(sweep.run(world, folder, every))
+def run(folder: Path, chosen: Iterable[Way], every: int = 1, jobs: int = 1) -> Iterator[Found]:
+    """Sweep all of them, several at once."""
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_begin, initargs=(folder,)
+    ) as pool:
+        yield from pool.map(partial(_work, folder, every), chosen)
 
 
 # --- the table --------------------------------------------------------------------------------
 
-Results = list[tuple[Experiment, Outcome]]
-_COLUMNS = ("runs", "kills", "duplicates", "lost", "wrong")
+_COLUMNS = ("kills", "duplicates", "lost", "wrong")
+_WIDTH = 11
 
 
-def table(results: Results) -> str:
+def table(results: Iterable[Found]) -> str:
     """Ours and the plain saver beside each other, by the moment of death."""
     rows: dict[str, dict[str, list[int]]] = defaultdict(
         lambda: {saver: [0] * len(_COLUMNS) for saver in ("resilient", "sqlite")}
     )
-    for experiment, outcome in results:
-        values = (1, outcome.killed, outcome.duplicates, outcome.lost, int(bool(outcome.wrong)))
-        for name in (moment(experiment), "all"):
-            kept = rows[name][experiment.saver]
-            rows[name][experiment.saver] = [a + b for a, b in zip(kept, values, strict=True)]
-    width = max(map(len, rows))
-    head = "".join(f"{column:>11}" for column in _COLUMNS)
+    for way, report in results:
+        for kill in report.kills:
+            for name in (moment(kill), "all"):
+                kept = rows[name][way.saver]
+                rows[name][way.saver] = [a + b for a, b in zip(kept, counted(kill), strict=True)]
+    width, side = max(map(len, [*rows, "killed at"])), _WIDTH * len(_COLUMNS)
+    head = "".join(f"{column:>{_WIDTH}}" for column in _COLUMNS)
     lines = [
-        f"{'':{width}} | {'ResilientSaver with ledger':^55} | {'SqliteSaver':^55}",
-        f"{'killed at':{width}} |{head} |{head}",
+        f"{'':{width}} | {'ResilientSaver with ledger':^{side}} | {'SqliteSaver':^{side}}",
+        f"{'killed at':{width}} | {head} | {head}",
     ]
     for name in sorted(rows, key=lambda name: (name == "all", name)):
         sides = [
-            "".join(f"{value:>11}" for value in values) if values[0] else f"{'-':>55}"
+            "".join(f"{value:>{_WIDTH}}" for value in values) if values[0] else f"{'-':>{side}}"
             for values in rows[name].values()
         ]
-        lines.append(f"{name:{width}} |{sides[0]} |{sides[1]}")
+        lines.append(f"{name:{width}} | {sides[0]} | {sides[1]}")
     return "\n".join(lines)
 
 
-def moment(experiment: Experiment) -> str:
+def counted(kill: Kill) -> tuple[int, ...]:
+    """A kill, for the columns of the table."""
+    wrong = kill.differences or kill.problems or kill.outcome in ("failed", "hung")
+    happened = kill.outcome != "not reached"
+    return int(happened), sum(kill.repeated.values()), sum(kill.lost.values()), int(bool(wrong))
+
+
+def moment(kill: Kill) -> str:
     """The row of the table."""
-    kills = [point for point, _ in experiment.kills]
-    if not kills:
-        return "(not killed)"
-    return kills[0] if len(kills) == 1 else f"resuming: {kills[-1]}"
+    return f"resuming: {kill.point}" if kill.first else kill.point
 
 
-def as_json(results: Results) -> list[dict[str, Any]]:
+def as_json(results: Iterable[Found]) -> list[dict[str, Any]]:
     """Everything, for other programs."""
     return [
-        {"name": experiment.name, **asdict(experiment), **asdict(outcome)}
-        for experiment, outcome in results
+        {"name": way.name, **asdict(way), "kills": [asdict(kill) for kill in report.kills]}
+        for way, report in results
     ]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 when ours has a duplicate or a wrong end."""
     parser = argparse.ArgumentParser(prog="ledger_matrix", description=__doc__)
-    parser.add_argument("--every", type=int, default=1, help="do every n-th experiment only")
-    parser.add_argument("--jobs", type=int, default=1, help="sweeps at once")
-    parser.add_argument("--only", default="", help="sweeps whose name has this text")
+    parser.add_argument("--every", type=int, default=1, help="do every n-th kill only")
+    parser.add_argument("--jobs", type=int, default=1, help="agents at once")
+    parser.add_argument("--only", default="", help="agents whose name has this text")
     parser.add_argument("--json", type=Path, help="where to write all results")
     options = parser.parse_args(arguments)
-    chosen = [one for one in sweeps() if options.only in one.base.name]
-    results: Results = []
+    chosen = [one for one in ways() if options.only in one.name]
+    results: list[Found] = []
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, servers(Path(folder)) as world:
-        for experiment, outcome in run(world, Path(folder), chosen, options.every, options.jobs):
-            results.append((experiment, outcome))
-            if len(results) % 100 == 0:
-                print(f"{len(results)} experiments …", file=sys.stderr, flush=True)
-            if experiment.saver == "resilient" and not outcome.good:
-                print(f"WRONG {experiment.name}: {outcome.said}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (way, report) in enumerate(
+            run(Path(folder), chosen, options.every, options.jobs), 1
+        ):
+            results.append((way, report))
+            print(f"{number} of {len(chosen)}: {way.name}", file=sys.stderr, flush=True)
+            if way.saver == "resilient":
+                for kill in report.failures:
+                    print(f"WRONG {way.name}: {kill}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(as_json(results), indent=1))
     print(table(results))
-    print(f"{len(results)} experiments in {time.monotonic() - begun:.0f} s")
-    return int(any(not o.good for e, o in results if e.saver == "resilient"))
+    kills = sum(len(report.kills) for _, report in results)
+    print(f"{kills} kills of {len(chosen)} agents in {time.monotonic() - begun:.0f} s")
+    return int(any(report.failures for way, report in results if way.saver == "resilient"))
 
 
 if __name__ == "__main__":

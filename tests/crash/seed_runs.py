@@ -12,7 +12,6 @@ import asyncio
 import itertools
 import json
 import os
-import re
 import signal
 import threading
 import time
@@ -33,13 +32,12 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import EmptyInputError
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
-from ledger_faults import Faults
 
 from langgraph_resilient import ResilienceMiddleware, ResilientSaver, durable, effect
 from langgraph_resilient.integrations.toolnode import tool_node
 from langgraph_resilient.journal import JournalBook
 from langgraph_resilient.ledger import Book
-from langgraph_resilient.store.quick import QuickWriter
+from langgraph_resilient.testing import Faults
 
 BUILDS = ("agent", "hand")
 DURABILITIES = ("sync", "async", "exit")
@@ -84,13 +82,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 class SeedFaults(Faults):
-    """Also the moments of the journal and of the model itself, and the order of all of them."""
-
-    writes = re.compile(
-        r"\s*(?:INSERT(?: OR \w+)? INTO|UPDATE)\s+"
-        r"(?:resilient_)?(calls|leases|checkpoints|writes|journal)\b",
-        re.IGNORECASE,
-    )
+    """Also the moment of an answer on its way, and the order of all moments."""
 
     def __init__(self, point: str | None = None, hit: int = 1):
         super().__init__(point, hit)
@@ -102,37 +94,35 @@ class SeedFaults(Faults):
         return found
 
     def watch(self, log: Log) -> None:
-        """Watch, and log what has ended."""
+        """Watch, and log what has ended before anybody can die behind it."""
+        _log_answers(log)
+        _log_results(log)
         self.install()
-        for method in ("begin", "reopen", "answer"):
-            self.around(JournalBook, method, f"journal.{method}")
-        self.around(QuickWriter, "write", "chunk")
-        self._around_end(log)
-        self._log_settled(log)
+        self.around(JournalBook, "answer", "journal.answer")
 
-    def _around_end(self, log: Log) -> None:
-        plain = JournalBook.end
 
-        @wraps(plain)
-        def watched(book: Any, record: Any, answer: Any, **more: Any) -> None:
-            self.reach("journal.end.before")
-            plain(book, record, answer, **more)
-            log.write("model ended", id=answer.id)
-            self.reach("journal.end.after")
+def _log_answers(log: Log) -> None:
+    plain = JournalBook.end
 
-        JournalBook.end = watched  # type: ignore[method-assign]
+    @wraps(plain)
+    def watched(book: Any, record: Any, answer: Any, **more: Any) -> None:
+        plain(book, record, answer, **more)
+        log.write("model ended", id=answer.id)
 
-    def _log_settled(self, log: Log) -> None:
-        plain = Book.settle
+    JournalBook.end = watched  # type: ignore[method-assign]
 
-        @wraps(plain)
-        def watched(book: Any, record: Any, state: Any, *args: Any, **more: Any) -> Any:
-            found = plain(book, record, state, *args, **more)
-            if state.name == "SUCCEEDED":
-                log.write("tool ended", tool=record.name.tool)
-            return found
 
-        Book.settle = watched  # type: ignore[method-assign]
+def _log_results(log: Log) -> None:
+    plain = Book.settle
+
+    @wraps(plain)
+    def watched(book: Any, record: Any, state: Any, *args: Any, **more: Any) -> Any:
+        found = plain(book, record, state, *args, **more)
+        if state.name == "SUCCEEDED":
+            log.write("tool ended", tool=record.name.tool)
+        return found
+
+    Book.settle = watched  # type: ignore[method-assign]
 
 
 # --- the agent --------------------------------------------------------------------------------
@@ -188,11 +178,9 @@ def _after_model(state: Any) -> str:
 def _tools(log: Log, reached: Callable[[str], None], is_async: bool) -> list[BaseTool]:
     def make(name: str, kind: Any) -> BaseTool:
         def run(what: str) -> str:
-            reached("tool.before")
             log.write("tool started", tool=name)
             reached("effect.before")
             log.write("effect", tool=name)
-            reached("tool.after")
             return f"{name} did: {what[:20]}"
 
         async def arun(what: str) -> str:

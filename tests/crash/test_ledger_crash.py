@@ -8,155 +8,169 @@ for a table beside plain `SqliteSaver`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
-from effects import World, servers
+from effects import servers
 from ledger_agents import BUILDS, SHAPES
-from ledger_matrix import sweeps, table
-from ledger_runs import DURABILITIES, Experiment, Outcome, perform
+from ledger_matrix import swept, table, ways
+from ledger_runs import DURABILITIES, Moments, Way
+from worldlog import WorldLog
+
+from langgraph_resilient.testing import Kill, SweepReport
 
 WAYS = list(product(BUILDS, DURABILITIES, (False, True)))
 ONCE: list[tuple[str, int]] = [
-    ("begin.before", 1),
-    ("commit.calls", 1),
-    ("commit.calls", 2),
-    ("begin.after", 1),
+    ("ledger.begin.before", 1),
+    ("ledger.commit", 1),
+    ("ledger.commit", 2),
+    ("ledger.begin.after", 1),
     ("tool.before", 1),
+    ("effect.before", 1),
     ("effect.refused", 1),
     ("effect.taken", 1),
+    ("effect.after", 1),
     ("tool.after", 1),
-    ("settle.succeeded.before", 1),
-    ("settle.succeeded.after", 1),
+    ("ledger.settle.before", 1),
+    ("ledger.settle.after", 1),
     ("put_writes.before", 1),
-    ("commit.writes", 1),
+    ("put_writes.commit", 1),
     ("put_writes.after", 1),
     ("put.before", 1),
     ("put.before", 2),
-    ("commit.checkpoints", 1),
-    ("commit.checkpoints", 2),
+    ("put.commit", 1),
+    ("put.commit", 2),
     ("put.after", 1),
     ("put.after", 2),
     ("model", 2),
-    ("renew.before", 1),
-    ("commit.renewal", 1),
-    ("renew.after", 1),
+    ("lease.renew.before", 1),
+    ("lease.commit", 2),
+    ("lease.renew.after", 1),
 ]
 """Moments that every run comes by."""
 TWICE: list[tuple[tuple[str, int], tuple[str, int]]] = [
-    (("tool.before", 1), ("resolve.unknown.before", 1)),
-    (("tool.before", 1), ("resolve.unknown.after", 1)),
-    (("tool.before", 1), ("put_writes.before", 1)),
-    (("tool.before", 1), ("answer", 1)),
-    (("tool.before", 1), ("resolve.failed.before", 1)),
-    (("tool.before", 1), ("resolve.failed.after", 1)),
-    (("tool.before", 1), ("commit.leases", 1)),
-    (("tool.before", 1), ("begin.after", 1)),
-    (("tool.before", 1), ("effect.taken", 1)),
-    (("tool.before", 1), ("settle.succeeded.before", 1)),
-    (("tool.before", 1), ("renew.after", 1)),
-    (("effect.taken", 1), ("resolve.succeeded.before", 1)),
-    (("effect.taken", 1), ("resolve.succeeded.after", 1)),
-    (("tools.done", 1), ("replay.before", 1)),
-    (("tools.done", 1), ("replay.after", 1)),
+    (("effect.before", 1), ("ledger.resolve.before", 1)),
+    (("effect.before", 1), ("ledger.resolve.after", 1)),
+    (("effect.before", 1), ("put_writes.before", 1)),
+    (("effect.before", 1), ("answer", 1)),
+    (("effect.before", 1), ("ledger.resolve.before", 2)),
+    (("effect.before", 1), ("ledger.resolve.after", 2)),
+    (("effect.before", 1), ("lease.commit", 1)),
+    (("effect.before", 1), ("ledger.begin.after", 1)),
+    (("effect.before", 1), ("effect.taken", 1)),
+    (("effect.before", 1), ("ledger.settle.before", 1)),
+    (("effect.before", 1), ("lease.renew.after", 1)),
+    (("effect.taken", 1), ("ledger.resolve.before", 2)),
+    (("effect.taken", 1), ("ledger.resolve.after", 2)),
+    (("tools.done", 1), ("ledger.replay", 1)),
 ]
 """A death, and another one while its traces are cleared up."""
 DECIDED: list[tuple[str, int]] = [
-    ("resolve.succeeded.before", 1),
-    ("resolve.succeeded.after", 1),
-    ("commit.calls", 1),
+    ("ledger.resolve.before", 1),
+    ("ledger.resolve.after", 1),
+    ("ledger.commit", 1),
 ]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with servers(tmp_path_factory.mktemp("world")) as found:
-        yield found
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorldLog]:
+    with servers(tmp_path_factory.mktemp("world")) as world:
+        yield WorldLog(world)
 
 
-def check(world: World, folder: Path, experiment: Experiment) -> None:
-    outcome = perform(world, folder, experiment)
-    assert outcome.killed == len(experiment.kills), "a process came to its end without being killed"
-    assert outcome.good, f"{experiment.name}: {outcome.said}"
+def killed(log: WorldLog, folder: Path, way: Way, moment: tuple[str, int]) -> Kill:
+    """The one kill of a way at one moment."""
+    [kill] = way.sweep(log, folder, only=lambda point, hit: (point, hit) == moment).kills
+    assert kill.outcome == "resumed", f"{way.name}: {kill}"
+    return kill
 
 
-def turned(number: int, point: str) -> Experiment:
+def check(log: WorldLog, folder: Path, way: Way, moment: tuple[str, int]) -> None:
+    kill = killed(log, folder, way, moment)
+    assert kill.ok, f"{way.name}: {kill}"
+
+
+def turned(number: int, point: str, *, first: Moments = (), operator: bool = False) -> Way:
     """Another way and shape with each number, so that a short list meets all of them."""
     build, durability, is_async = WAYS[number * 7 % len(WAYS)]
-    if durability == "exit" and point.startswith(("put", "commit")):
+    if durability == "exit" and point.startswith("put"):
         durability = "async"  # "exit" stores too little to come by there
-    shape = "one" if "renew" in point else list(SHAPES)[number % len(SHAPES)]
-    return Experiment(build=build, durability=durability, is_async=is_async, shape=shape)
+    long = point.startswith("lease.renew") or (point == "lease.commit" and not first)
+    return Way(
+        build=build,
+        durability=durability,
+        is_async=is_async,
+        shape="one" if long else list(SHAPES)[number % len(SHAPES)],
+        first=first,
+        operator=operator,
+        long=long,
+    )
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["invoke", "ainvoke"])
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("build", BUILDS)
 def test_finished_calls_are_served_from_the_ledger(
-    world: World, tmp_path: Path, build: str, durability: str, is_async: bool
+    log: WorldLog, tmp_path: Path, build: str, durability: str, is_async: bool
 ) -> None:
     """Killed after the tools finished and before the next step: nothing is called again."""
-    experiment = Experiment(
-        build=build,
-        durability=durability,
-        is_async=is_async,
-        shape="three",
-        kills=(("tools.done", 1),),
-    )
-    outcome = perform(world, tmp_path, experiment)
-    assert outcome.killed == 1
-    assert outcome.good, outcome.said
-    assert outcome.replays == len(SHAPES["three"])
-    assert outcome.questions == 0
-    assert "tool.before" not in outcome.hits
+    way = Way(build=build, durability=durability, is_async=is_async, shape="three")
+    kill = killed(log, tmp_path, way, ("tools.done", 1))
+    assert kill.ok, str(kill)
+    assert kill.replayed == len(SHAPES["three"])
+    assert kill.questions == 0
 
 
-def test_a_plain_saver_repeats_them(world: World, tmp_path: Path) -> None:
+def test_a_plain_saver_repeats_them(log: WorldLog, tmp_path: Path) -> None:
     """The experiment would see a duplicate if there were one."""
-    experiment = Experiment(saver="sqlite", shape="three", kills=(("tools.done", 1),))
-    assert perform(world, tmp_path, experiment).duplicates == len(SHAPES["three"])
+    way = Way(saver="sqlite", shape="three")
+    kill = killed(log, tmp_path, way, ("tools.done", 1))
+    assert sum(kill.repeated.values()) == len(SHAPES["three"])
 
 
 def test_the_table_shows_both_savers_beside_each_other() -> None:
-    kills = (("tools.done", 1),)
-    ours, theirs = (Experiment(saver=saver, kills=kills) for saver in ("resilient", "sqlite"))
-    text = table([(ours, Outcome(killed=1)), (theirs, Outcome(killed=1, duplicates=3))])
-    [row] = [line for line in text.splitlines() if line.startswith("tools.done")]
-    assert [side.split() for side in row.split("|")[1:]] == [list("11000"), list("11300")]
+    ours = Kill(point="tools.done", hit=1, durability="async")
+    theirs = Kill(point="tools.done", hit=1, durability="async", repeated={"mail hello": 3})
+    results = [
+        (Way(saver=saver), SweepReport(kills=[kill]))
+        for saver, kill in (("resilient", ours), ("sqlite", theirs))
+    ]
+    [row] = [line for line in table(results).splitlines() if line.startswith("tools.done")]
+    assert [side.split() for side in row.split("|")[1:]] == [list("1000"), list("1300")]
 
 
-@pytest.mark.parametrize(("number", "kill"), [*enumerate(ONCE)], ids=str)
+@pytest.mark.parametrize(("number", "moment"), [*enumerate(ONCE)], ids=str)
 def test_a_kill_at_any_moment_leaves_each_effect_once(
-    world: World, tmp_path: Path, number: int, kill: tuple[str, int]
+    log: WorldLog, tmp_path: Path, number: int, moment: tuple[str, int]
 ) -> None:
-    check(world, tmp_path, replace(turned(number, kill[0]), kills=(kill,)))
+    check(log, tmp_path, turned(number, moment[0]), moment)
 
 
-@pytest.mark.parametrize(("number", "kills"), [*enumerate(TWICE)], ids=str)
+@pytest.mark.parametrize(("number", "moments"), [*enumerate(TWICE)], ids=str)
 def test_a_kill_while_an_unknown_outcome_is_cleared_up_changes_nothing(
-    world: World, tmp_path: Path, number: int, kills: tuple[tuple[str, int], ...]
+    log: WorldLog, tmp_path: Path, number: int, moments: Moments
 ) -> None:
-    check(world, tmp_path, replace(turned(number, kills[-1][0]), kills=kills))
+    first, moment = moments
+    check(log, tmp_path, turned(number, moment[0], first=(first,)), moment)
 
 
-@pytest.mark.parametrize(("number", "kill"), [*enumerate(DECIDED)], ids=str)
+@pytest.mark.parametrize(("number", "moment"), [*enumerate(DECIDED)], ids=str)
 def test_a_kill_while_an_operator_decides_changes_nothing(
-    world: World, tmp_path: Path, number: int, kill: tuple[str, int]
+    log: WorldLog, tmp_path: Path, number: int, moment: tuple[str, int]
 ) -> None:
-    experiment = turned(number, kill[0])
-    check(world, tmp_path, replace(experiment, kills=(("effect.taken", 1), kill), operator=True))
+    way = turned(number, moment[0], first=(("effect.taken", 1),), operator=True)
+    check(log, tmp_path, way, moment)
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["invoke", "ainvoke"])
-@pytest.mark.parametrize("point", ["effect.taken", "tool.after", "tools.done"])
+@pytest.mark.parametrize("point", ["effect.taken", "effect.after", "tools.done"])
 def test_a_node_that_tells_errors_to_the_model_repeats_nothing(
-    world: World, tmp_path: Path, point: str, is_async: bool
+    log: WorldLog, tmp_path: Path, point: str, is_async: bool
 ) -> None:
     """``handle_tool_errors=True`` must not turn a question or a refusal into a tool message."""
-    experiment = Experiment(build="toolnode", shape="three", is_async=is_async, errors_told=True)
-    check(world, tmp_path, replace(experiment, kills=((point, 1),)))
+    way = Way(build="toolnode", shape="three", is_async=is_async, errors_told=True)
+    check(log, tmp_path, way, (point, 1))
 
 
 # --- the whole matrix -------------------------------------------------------------------------
@@ -168,14 +182,13 @@ def test_a_node_that_tells_errors_to_the_model_repeats_nothing(
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("build", BUILDS)
 def test_every_moment(
-    world: World, tmp_path: Path, build: str, durability: str, is_async: bool
+    log: WorldLog, tmp_path: Path, build: str, durability: str, is_async: bool
 ) -> None:
-    way, wrong = (build, durability, is_async), []
-    for sweep in sweeps():
-        base = sweep.base
-        if base.saver != "resilient" or (base.build, base.durability, base.is_async) != way:
-            continue
-        for experiment, outcome in sweep.run(world, tmp_path):
-            if not outcome.good:
-                wrong.append(f"{experiment.name}: {outcome.said}")
+    wrong = [
+        f"{way.name}: {kill}"
+        for way in ways()
+        if way.saver == "resilient"
+        and (way.build, way.durability, way.is_async) == (build, durability, is_async)
+        for kill in swept(log, tmp_path, way).failures
+    ]
     assert not wrong, "\n".join(wrong)

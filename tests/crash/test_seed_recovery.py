@@ -89,8 +89,8 @@ def _is_sure(way: Way, moment: Kill) -> bool:
     is stored is chance, too.
     """
     point, hit = moment
-    looks = point == "begin.before" and hit > TOOL_CALLS
-    return way[1] != "async" or not (looks or point.startswith("commit"))
+    looks = point == "ledger.begin.before" and hit > TOOL_CALLS
+    return way[1] != "async" or not (looks or point.endswith(".commit"))
 
 
 def run_all(planned: list[tuple[Way, list[Kill]]], undisturbed: Undisturbed, folder: Path) -> None:

@@ -30,6 +30,15 @@ from langgraph_resilient.testing import (
 from langgraph_resilient.testing.life import Tokens, _unequal
 
 EFFECT = ("tool.before", "effect.after")
+ONLY_RESUMED = {
+    "ledger.replay",
+    "ledger.resolve.before",
+    "ledger.resolve.after",
+    "lease.renew.before",
+    "lease.renew.after",
+    "answer",
+}
+"""Moments that a short undisturbed run does not come by."""
 
 
 @pytest.fixture
@@ -60,7 +69,7 @@ def test_a_recorded_agent_is_safe_wherever_it_is_killed(whole: SweepReport) -> N
 
 
 def test_every_moment_is_found_but_those_of_a_resumed_run(whole: SweepReport) -> None:
-    assert {kill.point for kill in whole.kills} == set(POINTS) - {"ledger.replay"}
+    assert {kill.point for kill in whole.kills} == set(POINTS) - ONLY_RESUMED
 
 
 def test_a_report_tells_what_the_undisturbed_run_did(whole: SweepReport) -> None:
@@ -118,6 +127,62 @@ def test_a_point_of_ones_own_is_killed_at(log: EffectLog) -> None:
     factory = Factory(log=log, body="pointed")
     kill = only(assert_crash_safe(factory, INPUT, effects=log, points=["mail.*"]))
     assert (kill.point, kill.outcome) == ("mail.half", "resumed")
+
+
+def test_a_run_may_be_killed_while_a_crash_is_cleared_up(log: EffectLog) -> None:
+    report = crash_sweep(
+        Factory(log=log),
+        INPUT,
+        effects=log,
+        first=[("effect.after", 1)],
+        points=["answer", "ledger.resolve.*", "ledger.settle.*"],
+    )
+    assert report.ok, report.table()
+    points = [kill.point for kill in report.kills]
+    assert set(points) == {"ledger.resolve.before", "ledger.resolve.after", "answer"}
+    assert points.count("ledger.resolve.before") >= 2  # it becomes unknown, then somebody decides
+    assert {kill.outcome for kill in report.kills} == {"resumed"}
+    assert str(report.kills[-1]).startswith("effect.after * 1 > answer * 1 (sync): resumed")
+    assert json.loads(report.to_json())["kills"][0]["first"] == [["effect.after", 1]]
+
+
+def test_what_must_come_first_must_come(log: EffectLog) -> None:
+    with pytest.raises(ConfigurationError, match=r"first=tool\.after \* 7.*one of them came"):
+        crash_sweep(Factory(log=log), INPUT, effects=log, first=[("tool.after", 7)])
+
+
+def test_an_operator_may_decide_before_a_run_is_resumed(log: EffectLog) -> None:
+    def decide(saver: Any) -> None:
+        for entry in saver.ledger.unknown():
+            saver.ledger.resolve(entry.key, "succeeded", result="mailed Ann", by="op")
+
+    report = crash_sweep(
+        Factory(log=log), INPUT, effects=log, points=["effect.after"], before_resume=decide
+    )
+    assert report.ok, report.table()
+    assert (only(report).questions, only(report).replayed) == (0, 1)
+
+
+def test_only_some_moments_are_killed_at(log: EffectLog) -> None:
+    report = crash_sweep(
+        Factory(log=log),
+        INPUT,
+        effects=log,
+        only=lambda point, hit: point == "put.after" and hit in (1, 3),
+    )
+    assert [kill.moment for kill in report.kills] == [("put.after", 1), ("put.after", 3)]
+
+
+def test_a_check_of_ones_own(log: EffectLog) -> None:
+    def check(saver: Any, values: Any) -> list[str]:
+        asked = [entry for entry in saver.ledger.entries() if entry.history]
+        return [f"{entry.tool} has a history" for entry in asked]
+
+    report = crash_sweep(
+        Factory(log=log), INPUT, effects=log, check=check, points=["put.after", "tool.after"]
+    )
+    assert [kill.moment for kill in report.failures] == [("tool.after", 1)]
+    assert report.failures[0].problems == ["mail has a history"]
 
 
 def test_effects_may_be_counted_elsewhere(log: EffectLog) -> None:

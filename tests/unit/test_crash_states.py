@@ -176,6 +176,7 @@ def test_moments_are_counted() -> None:
         ("checkpoints", "put.commit"),
         ("resilient_writes", "put_writes.commit"),
         ("resilient_calls", "ledger.commit"),
+        ("resilient_leases", "lease.commit"),
         ("resilient_journal", "journal.commit"),
     ],
 )
