@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import os
 import tempfile
@@ -21,6 +22,8 @@ from langgraph_resilient.testing.faults import KILLED, chosen
 from langgraph_resilient.testing.life import Life, Plan
 from langgraph_resilient.testing.report import Kill, SweepReport
 from langgraph_resilient.testing.states import differences
+
+logger = logging.getLogger(__name__)
 
 Effects: TypeAlias = "EffectLog | Callable[[], Mapping[str, int]] | None"
 Durability = Literal["sync", "async", "exit"]
@@ -167,11 +170,12 @@ def _swept(
         report.hits[one] = calm.report["hits"]
         report.effects, report.state = dict(calm.counts), calm.report["state"]["values"]
         hits = workshop.resumed(one, calm) if setup.first else calm.report["hits"]
-        for point, hit in chosen(hits, patterns):
-            if setup.wants(point, hit):
-                kill = Kill(point=point, hit=hit, durability=one, first=tuple(setup.first))
-                workshop.kill(kill, calm)
-                report.kills.append(kill)
+        moments = [moment for moment in chosen(hits, patterns) if setup.wants(*moment)]
+        for number, (point, hit) in enumerate(moments, 1):
+            kill = Kill(point=point, hit=hit, durability=one, first=tuple(setup.first))
+            workshop.kill(kill, calm)
+            report.kills.append(kill)
+            logger.info("crash_sweep, kill %d of %d: %s", number, len(moments), kill)
     return report
 
 

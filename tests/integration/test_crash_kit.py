@@ -163,7 +163,8 @@ def test_an_operator_may_decide_before_a_run_is_resumed(log: EffectLog) -> None:
     assert (only(report).questions, only(report).replayed) == (0, 1)
 
 
-def test_only_some_moments_are_killed_at(log: EffectLog) -> None:
+def test_only_some_moments_are_killed_at(log: EffectLog, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     report = crash_sweep(
         Factory(log=log),
         INPUT,
@@ -171,6 +172,7 @@ def test_only_some_moments_are_killed_at(log: EffectLog) -> None:
         only=lambda point, hit: point == "put.after" and hit in (1, 3),
     )
     assert [kill.moment for kill in report.kills] == [("put.after", 1), ("put.after", 3)]
+    assert "crash_sweep, kill 2 of 2: put.after * 3 (sync): resumed" in caplog.messages
 
 
 def test_a_check_of_ones_own(log: EffectLog) -> None:
