@@ -16,6 +16,19 @@ from langgraph_resilient.ledger.keys import digest_of
 from langgraph_resilient.ledger.owner import this_process
 from langgraph_resilient.records import CallName, CallRecord, CallState, Owner
 
+LONG = "a long line of words that are stored once " * 300
+
+
+class Counter:
+    """A body that counts how often it ran."""
+
+    def __init__(self, result: Any = "sent") -> None:
+        self.result, self.runs = result, 0
+
+    def __call__(self, current: Any) -> Any:
+        self.runs += 1
+        return self.result
+
 
 class Asking(Exception):
     """A question was put to a human."""

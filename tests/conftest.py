@@ -20,6 +20,8 @@ from langgraph_resilient import Cipher, ResilientSaver
 
 BACKENDS = ("file", "memory", "connection")
 GUARDS = ("plain", "cipher", "serde")
+SEALED = "sealed"
+"""One more, with an integrity key: for modules that set `MORE_GUARDS = [SEALED]`."""
 KEY = bytes(range(32))
 
 
@@ -70,7 +72,7 @@ class SaverFactory:
             return {"cipher": make_cipher()}
         if self.guard == "serde":
             return {"serde": make_serde(self.backend)}
-        return {}
+        return {"integrity_key": KEY} if self.guard == SEALED else {}
 
     @contextmanager
     def __call__(self, **extra: Any) -> Iterator[BaseCheckpointSaver]:
@@ -96,10 +98,15 @@ class SaverFactory:
             conn.close()
 
 
-@pytest.fixture(
-    params=[(backend, guard) for backend in BACKENDS for guard in GUARDS],
-    ids=lambda pair: "-".join(pair),
-)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A `saver_factory` for every backend and every guard that the test's module is for."""
+    if "saver_factory" in metafunc.fixturenames:
+        guards = (*GUARDS, *getattr(metafunc.module, "MORE_GUARDS", ()))
+        pairs = [(backend, guard) for backend in BACKENDS for guard in guards]
+        metafunc.parametrize("saver_factory", pairs, indirect=True, ids="-".join)
+
+
+@pytest.fixture
 def saver_factory(request: pytest.FixtureRequest, tmp_path: Path) -> SaverFactory:
     """Every backend, each plain, with the package's cipher and with a user's serde."""
     return SaverFactory(*request.param, tmp_path)

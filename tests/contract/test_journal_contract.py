@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from building import Thread, checkpoint_id_of, config
 from calling import answer, call, run
-from conftest import BACKENDS, GUARDS, KEY, SaverFactory
+from conftest import SEALED, SaverFactory
 from golden.make import GUARDS as GOLDEN
 from golden.make import HERE
 from journaling import (
@@ -35,39 +34,16 @@ from langgraph_resilient.errors import CallNotFound, DataCorrupt, LostOwnership,
 from langgraph_resilient.journal.matching import Match
 from langgraph_resilient.maintenance import verify
 
-EVERY = [(backend, guard) for backend in BACKENDS for guard in (*GUARDS, "sealed")]
+MORE_GUARDS = [SEALED]
 LONG = "a long line of words that are stored once " * 300
 CALL: Any = {"name": "pay", "args": '{"euros": 5}', "id": "c", "index": 0}
 CHUNK = AIMessageChunk("", tool_call_chunks=[CALL])
 
 
-class Factory(SaverFactory):
-    def options(self) -> dict[str, Any]:
-        return {"integrity_key": KEY} if self.guard == "sealed" else super().options()
-
-
-@pytest.fixture(params=EVERY, ids="-".join)
-def saver_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Factory:
-    return Factory(*request.param, tmp_path)
-
-
-@pytest.fixture
-def saver(saver_factory: Factory) -> Iterator[Any]:
-    with saver_factory() as opened:
-        yield opened
-
-
-@pytest.fixture
-def plain(tmp_path: Path) -> Iterator[Any]:
-    """For rules that do not depend on the backend."""
-    with Factory("file", "plain", tmp_path)() as opened:
-        yield opened
-
-
 # --- recording ------------------------------------------------------------------------------
 
 
-def test_a_finished_call_is_given_back_after_a_crash(saver_factory: Factory) -> None:
+def test_a_finished_call_is_given_back_after_a_crash(saver_factory: SaverFactory) -> None:
     said = AIMessage(LONG, id="a", tool_calls=[{"name": "pay", "args": {"n": 1}, "id": "c"}])
     with saver_factory() as saver:
         answered(saver, said=said)
@@ -109,7 +85,7 @@ def test_an_entry_says_what_was_sent_and_what_came_back(saver: Any) -> None:
 
 
 def test_the_conversation_is_kept_unless_it_would_be_stored_whole_each_time(
-    saver: Any, saver_factory: Factory
+    saver: Any, saver_factory: SaverFactory
 ) -> None:
     answered(saver, LONG)
     (entry,) = saver.journal("t")
@@ -187,7 +163,7 @@ def test_equal_answers_are_given_back_in_their_order(saver: Any) -> None:
 
 
 def test_a_conversation_costs_little_more_than_its_last_message(tmp_path: Path) -> None:
-    with Factory("file", "plain", tmp_path)() as saver:
+    with SaverFactory("file", "plain", tmp_path)() as saver:
         messages = [HumanMessage(f"{n} " + LONG[:2000], id=f"{n}") for n in range(40)]
         Thread(saver).put({"messages": messages}, id=ROOT)
         book = saver.journal.book
@@ -278,7 +254,7 @@ def test_a_call_that_was_given_back_retires_with_the_task_it_was_given_to(saver:
     assert states(saver) == ["retired"]
 
 
-def test_another_process_retires_what_it_finds_open(saver_factory: Factory) -> None:
+def test_another_process_retires_what_it_finds_open(saver_factory: SaverFactory) -> None:
     if not saver_factory.persistent:
         pytest.skip("nothing is left to find")
     with saver_factory() as saver:
@@ -312,7 +288,7 @@ def test_a_tool_that_fails_keeps_what_was_asked_inside_it(saver: Any) -> None:
 # --- streams --------------------------------------------------------------------------------
 
 
-def test_what_was_shown_comes_back_in_its_order(saver_factory: Factory) -> None:
+def test_what_was_shown_comes_back_in_its_order(saver_factory: SaverFactory) -> None:
     said = [f"w{n} " for n in range(150)]
     with saver_factory() as saver:
         record = streaming(saver, [*said, CHUNK])
@@ -379,7 +355,7 @@ def test_the_stream_of_a_failed_call_is_gone_and_clients_are_told(saver: Any) ->
 def test_nothing_of_a_stream_or_an_answer_can_be_read_in_the_file(
     tmp_path: Path, guard: str
 ) -> None:
-    factory = Factory("file", guard, tmp_path)
+    factory = SaverFactory("file", guard, tmp_path)
     secret = "the harbour opens at nine"
     with factory() as saver:
         streaming(saver, [secret, CHUNK])
@@ -597,19 +573,19 @@ def test_a_file_of_schema_2_opens(tmp_path: Path) -> None:
         assert verify(saver).ok
 
 
-def test_a_call_whose_answer_cannot_be_stored_says_so(plain: Any) -> None:
-    record = plain.journal.book.begin(spot(), request())
+def test_a_call_whose_answer_cannot_be_stored_says_so(file_saver: Any) -> None:
+    record = file_saver.journal.book.begin(spot(), request())
     with pytest.raises(ResilientError, match="answer"):
-        plain.journal.book.end(record, object(), streamed=False)
-    assert states(plain) == ["started"]
+        file_saver.journal.book.end(record, object(), streamed=False)
+    assert states(file_saver) == ["started"]
 
 
 def test_what_was_sent_and_cannot_be_stored_does_not_keep_a_call_from_being_made(
-    plain: Any, caplog: pytest.LogCaptureFixture
+    file_saver: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = type(request())(messages=[HumanMessage("x", additional_kwargs={"o": object()})])
-    record = plain.journal.book.begin(spot(), asked)
+    record = file_saver.journal.book.begin(spot(), asked)
     assert "without its messages" in caplog.text
-    plain.journal.book.end(record, AIMessage("yes"), streamed=False)
-    (entry,) = plain.journal("t")
+    file_saver.journal.book.end(record, AIMessage("yes"), streamed=False)
+    (entry,) = file_saver.journal("t")
     assert (entry.messages, entry.answer.content) == (None, "yes")
