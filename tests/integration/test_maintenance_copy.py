@@ -12,7 +12,7 @@ from building import Thread, config, facts, observe
 from conftest import KEY, make_cipher
 from journaling import answered
 from langgraph.types import Command
-from test_maintenance import agent, run, state
+from maintaining import agent, run, state
 from test_maintenance_prune import filled, listed, paying
 from test_policy_counts import steps
 from typer.testing import CliRunner

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from building import Thread, observe
-from test_maintenance import run
+from maintaining import run
 from typer.testing import CliRunner
 
 from langgraph_resilient import ResilientSaver

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
-from test_maintenance import agent, run, state
+from maintaining import agent, run, state
 from typer.testing import CliRunner
 
 from langgraph_resilient import ResilientSaver, effect, tool_node

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from building import Thread, config, facts
-from test_maintenance import options_of, run, state
+from maintaining import options_of, run, state
 from typer.testing import CliRunner
 
 from langgraph_resilient import ResilientSaver

@@ -23,7 +23,7 @@ from conftest import KEY, make_cipher
 from journaling import begun
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
-from test_maintenance import agent, run
+from maintaining import agent, run
 from test_maintenance_prune import filled, listed, paying
 from typer.testing import CliRunner
 
