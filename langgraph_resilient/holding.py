@@ -22,7 +22,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from langgraph_resilient import configs
 from langgraph_resilient.policy import Snapshot, kind_of_last, must_store
 
-_PLACES = 4096
+_AHEAD = 4096
 _KEEPING = frozenset((ERROR, INTERRUPT, RESUME))
 Writes = tuple[Sequence[tuple[str, Any]], str, str]
 
@@ -84,8 +84,8 @@ class Holder:
         self._lock = threading.RLock()
         """Guards what is held: a checkpoint is stored before what hangs on it."""
         self._held: dict[tuple[str, str], Held] = {}
-        self._ahead: OrderedDict[tuple[str, str], str] = OrderedDict()
-        """By namespace, the checkpoint whose writes were stored last without its being held."""
+        self._ahead: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        """Checkpoints whose writes were stored while they were not held: thread, namespace, id."""
         self.counts = Counts()
 
     def put(self, given: Checkpointed) -> None:
@@ -112,7 +112,9 @@ class Holder:
             )
             # LangGraph saves in the background: writes may come before their own checkpoint. They
             # are stored, so it must be, too, or an interrupt among them would hang on nothing.
-            ahead = self._ahead.pop(place, None) == given.checkpoint["id"]
+            own = (*place, given.checkpoint["id"])
+            ahead = own in self._ahead
+            self._ahead.pop(own, None)
             needed = ahead or must_store(given.checkpoint, given.metadata)
             if not needed and not self._policy(snapshot):
                 self._held[place] = Held(given=given, skipped=skipped + 1, rounds=rounds)
@@ -128,9 +130,10 @@ class Holder:
         with self._lock:
             held = self._held.get((thread_id, checkpoint_ns))
             if held is None or held.given.checkpoint["id"] != id:
-                self._ahead[thread_id, checkpoint_ns] = id
-                self._ahead.move_to_end((thread_id, checkpoint_ns))
-                while len(self._ahead) > _PLACES:
+                own = (thread_id, checkpoint_ns, id)
+                self._ahead[own] = None
+                self._ahead.move_to_end(own)
+                while len(self._ahead) > _AHEAD:
                     self._ahead.popitem(last=False)
                 return False
             if any(channel in _KEEPING for channel, _ in writes[0]):

@@ -180,6 +180,32 @@ def test_a_checkpoint_whose_writes_came_ahead_of_it_is_stored(tmp_path: Path, ch
     assert found.pending_writes == [("task", channel, "x")]
 
 
+def test_late_writes_of_an_earlier_checkpoint_change_nothing_for_those_that_came_ahead(
+    tmp_path: Path,
+) -> None:
+    """A background thread may store a finished task's writes after the next checkpoint's question."""
+    thread = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+
+    def made(step: int) -> Any:
+        return {
+            **empty_checkpoint(),
+            "id": str(uuid6()),
+            "channel_values": {"branch:to:tools": None, "n": step},
+        }
+
+    with ResilientSaver.from_conn_string(tmp_path / "agent.db", policy=NEVER) as saver:
+        first, second = made(-1), made(0)
+        before = saver.put(thread, first, {"source": "input", "step": -1}, {})
+        named = {"configurable": {**thread["configurable"], "checkpoint_id": second["id"]}}
+        saver.put_writes(named, [("__interrupt__", "who?")], "asks")
+        saver.put_writes(before, [("n", 0)], "late")
+        saver.put(before, second, {"source": "loop", "step": 0}, {})
+        found = saver.get_tuple(thread)
+        assert found is not None
+        assert found.checkpoint["id"] == second["id"]
+        assert found.pending_writes == [("asks", "__interrupt__", "who?")]
+
+
 def test_an_error_is_never_skipped(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
 
