@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from langgraph_resilient import configs
-from langgraph_resilient.policy import Snapshot, kind_of_last, must_store
+from langgraph_resilient.policy import Snapshot, kind_of_last, must_store, uses_delta
 
 _AHEAD = 4096
 _KEEPING = frozenset((ERROR, INTERRUPT, RESUME))
@@ -93,10 +93,13 @@ class Holder:
         place = (given.thread_id, given.checkpoint_ns)
         with self._lock:
             before = self._held.get(place)
-            if before is not None and given.parent == before.given.checkpoint["id"]:
+            follows = before is not None and given.parent == before.given.checkpoint["id"]
+            if before is not None and follows and not uses_delta(given.checkpoint, given.metadata):
                 given = replace(given, parent=before.given.parent)
             elif before is not None:
-                self._keep(place)  # somebody goes on from elsewhere
+                # Somebody goes on from elsewhere, or a delta channel is written for the first time:
+                # its value is rebuilt from the writes of what is held.
+                self._keep(place)
                 before = None
             kind = kind_of_last(given.checkpoint)
             skipped = 0 if before is None else before.skipped

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
 from langgraph_resilient.errors import ConfigurationError
 
 _TASKS = "__pregel_tasks"
@@ -81,10 +83,22 @@ def must_store(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bo
     That are inputs, updates and forks (somebody chose them), the last one of a run, and all of a
     thread with delta channels, whose state is rebuilt from every step.
     """
-    if metadata.get("source") in _CHOSEN or "counters_since_delta_snapshot" in metadata:
+    if metadata.get("source") in _CHOSEN or uses_delta(checkpoint, metadata):
         return True
     values = checkpoint.get("channel_values") or {}
     return not (values.get(_TASKS) or any(name.startswith(_PENDING) for name in values))
+
+
+def uses_delta(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Whether a delta channel was written before a checkpoint.
+
+    LangGraph counts the writes since a snapshot; where all delta channels have a new one, it counts
+    nothing.
+    """
+    values = checkpoint.get("channel_values") or {}
+    return "counters_since_delta_snapshot" in metadata or any(
+        isinstance(value, _DeltaSnapshot) for value in values.values()
+    )
 
 
 def kind_of_last(checkpoint: Mapping[str, Any]) -> str:

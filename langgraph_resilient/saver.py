@@ -316,7 +316,9 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         """What some channels' values are rebuilt from; see the base class for the contract."""
         if not channels:
             return {}
-        return history.read(self._engine, self._reader(), configs.spot(config), channels)
+        spot = configs.spot(config)
+        self._keep(spot.thread_id)  # the way to what the channels are rebuilt from leads through it
+        return history.read(self._engine, self._reader(), spot, channels)
 
     # --- writing ------------------------------------------------------------------------------
 

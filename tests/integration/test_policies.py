@@ -6,17 +6,21 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from building import fork, in_child, wait
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
+from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
 
 from langgraph_resilient import (
     AfterTools,
@@ -204,6 +208,40 @@ def test_late_writes_of_an_earlier_checkpoint_change_nothing_for_those_that_came
         assert found is not None
         assert found.checkpoint["id"] == second["id"]
         assert found.pending_writes == [("asks", "__interrupt__", "who?")]
+
+
+def logging_graph(saver: Any, frequency: int) -> Any:
+    def joined(old: list[str] | None, batches: list[list[str]]) -> list[str]:
+        return [*(old or []), *chain.from_iterable(batches)]
+
+    log = Annotated[list[str], DeltaChannel(joined, snapshot_frequency=frequency)]
+    State = TypedDict("State", {"log": log, "n": int}, total=False)  # noqa: UP013
+    builder = StateGraph(State)
+    builder.add_node("count", lambda state: {"n": state["n"] + 1})
+    builder.add_node("write", lambda state: {"log": [f"written {state['n']}"]})
+    builder.add_node("end", lambda state: {"n": len(state["log"])})
+    builder.add_edge(START, "count")
+    builder.add_edge("count", "write")
+    builder.add_edge("write", "end")
+    builder.add_edge("end", END)
+    return builder.compile(checkpointer=saver, interrupt_before=["end"])
+
+
+@pytest.mark.parametrize("frequency", [1, 2, 3])
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_nothing_is_lost_of_delta_channels(tmp_path: Path, durability: str, frequency: int) -> None:
+    """Their values are rebuilt from the writes of every step since a snapshot."""
+    path, memory = tmp_path / "agent.db", InMemorySaver()
+    with ResilientSaver.from_conn_string(path, policy=NEVER) as saver:
+        graphs = [logging_graph(one, frequency) for one in (saver, memory)]
+        for n in range(8):
+            inputs: Any = {"log": [f"in {n}"], "n": n * 10} if n % 3 else None if n else {"n": 0}
+            ours, theirs = [one.invoke(inputs, CONFIG, durability=durability) for one in graphs]
+            assert ours == theirs
+            ours, theirs = [one.get_state(CONFIG) for one in graphs]
+            assert (ours.values, ours.next) == (theirs.values, theirs.next)
+    with ResilientSaver.from_conn_string(path) as saver:
+        assert logging_graph(saver, frequency).get_state(CONFIG).values == theirs.values
 
 
 def test_an_error_is_never_skipped(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from langgraph_resilient import AfterTools, ConfigurationError, EveryRounds, EveryStep, Snapshot
 from langgraph_resilient.policy import kind_of_last, must_store
@@ -56,6 +57,8 @@ def test_the_last_of_a_run_and_what_cannot_be_told_is_stored(values: dict[str, A
 
 def test_a_thread_with_delta_channels_is_stored_whole() -> None:
     assert must_store(PENDING, {"source": "loop", "counters_since_delta_snapshot": {"m": [1, 2]}})
+    whole = {"channel_values": {**PENDING["channel_values"], "log": _DeltaSnapshot([1])}}
+    assert must_store(whole, {"source": "loop"})  # nothing is counted right after a snapshot
 
 
 @pytest.mark.parametrize(
