@@ -25,6 +25,7 @@ from langgraph_resilient.codec.frame import (
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.maintenance import space
+from langgraph_resilient.maintenance.given import engine_of, keep_held
 from langgraph_resilient.maintenance.pruning import all_threads, told
 from langgraph_resilient.maintenance.reports import CompactReport, OnProgress, Skipped
 from langgraph_resilient.maintenance.scanning import snapshot
@@ -77,8 +78,8 @@ def compact(
     Raises:
         StorageError: the database could not be written; whole threads are done or not.
     """
-    saver._keep()
-    engine = saver._engine
+    keep_held(saver)
+    engine = engine_of(saver)
     engine.open()
     names = all_threads(saver) if threads is None else list(dict.fromkeys(map(str, threads)))
     before = space.file_bytes(engine)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from langgraph_resilient import copying
+from langgraph_resilient.maintenance.given import engine_of, keep_held
 from langgraph_resilient.maintenance.reports import CopyReport
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def copy_thread(
         DataCorrupt: the source is damaged.
         StorageError: the database could not be written; nothing was changed.
     """
-    saver._keep(source)
+    keep_held(saver, source)
     found = copying.copy_thread(
-        saver._engine, source, target, latest_only=latest_only, dry_run=dry_run
+        engine_of(saver), source, target, latest_only=latest_only, dry_run=dry_run
     )
     return CopyReport(dry_run=dry_run, **asdict(found))

@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from langgraph_resilient import legacy, modelcalls, retention
 from langgraph_resilient.errors import ConfigurationError, DataCorrupt
+from langgraph_resilient.maintenance.given import engine_of, keep_held
 from langgraph_resilient.maintenance.pruning import all_threads, told, written_at
 from langgraph_resilient.maintenance.reports import ExpireReport, OnProgress, Skipped
 from langgraph_resilient.maintenance.scanning import snapshot
@@ -62,7 +63,7 @@ def expire(
     """
     if older_than is not None and older_than < timedelta(0):
         raise ConfigurationError(f"expire: older_than={older_than} lies in the future")
-    saver._keep()
+    keep_held(saver)
     work = _Expire(saver, older_than, force)
     names = all_threads(saver) if threads is None else list(dict.fromkeys(map(str, threads)))
     for thread_id in told(progress, names, "looking for old threads"):
@@ -75,7 +76,7 @@ def expire(
 
 def expires_at(saver: ResilientSaver, thread_id: str) -> datetime | None:
     """When a thread's own time to live is over, as far as its checkpoints tell; None for never."""
-    engine = saver._engine
+    engine = engine_of(saver)
     with snapshot(engine) as session:
         thread = rows.find_thread(session, engine.sealer, thread_id)
         if thread is None or thread.lifetime is None:
@@ -88,7 +89,7 @@ def expires_at(saver: ResilientSaver, thread_id: str) -> datetime | None:
 
 def _heads(saver: ResilientSaver, session: Session, thread: ThreadRow) -> Iterator[CheckpointRow]:
     """The newest checkpoint of each namespace."""
-    engine = saver._engine
+    engine = engine_of(saver)
     for namespace in retention.namespaces_of(engine, session, thread):
         head = rows.head_of(session, engine.sealer, namespace, thread.thread_id)
         if head is not None:
@@ -100,7 +101,7 @@ class _Expire:
 
     def __init__(self, saver: ResilientSaver, older_than: timedelta | None, force: bool):
         self._saver = saver
-        self._engine = saver._engine
+        self._engine = engine_of(saver)
         self._reading = saver._reader()
         self._now = time.time()
         self._age = None if older_than is None else older_than.total_seconds()

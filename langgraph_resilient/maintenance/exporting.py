@@ -22,6 +22,7 @@ from langgraph_resilient.errors import (
     StorageError,
     TypeNotAllowed,
 )
+from langgraph_resilient.maintenance.given import engine_of
 from langgraph_resilient.maintenance.inventory import old_threads
 from langgraph_resilient.maintenance.plainfile import Plain, Refused
 from langgraph_resilient.maintenance.reports import (
@@ -76,7 +77,7 @@ def export(
     """
     target = Path(target)
     _check_target(target)
-    engine = saver._engine
+    engine = engine_of(saver)
     with snapshot(engine) as session:
         own = [row[0] for row in session.raw("SELECT thread_id FROM resilient_threads ORDER BY 1")]
         known = dict.fromkeys([*own, *old_threads(engine, session)])
@@ -100,7 +101,7 @@ class _Export:
     """One run of `export`."""
 
     def __init__(self, saver: ResilientSaver, target: Path):
-        self._engine = saver._engine
+        self._engine = engine_of(saver)
         self._reading = saver._reader()
         self._target = target
         self._threads = 0

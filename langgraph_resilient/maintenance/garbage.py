@@ -12,6 +12,7 @@ from langgraph_resilient import collecting
 from langgraph_resilient.codec import envelope
 from langgraph_resilient.codec.keys import unpack_name
 from langgraph_resilient.errors import DataCorrupt
+from langgraph_resilient.maintenance.given import engine_of, keep_held
 from langgraph_resilient.maintenance.pruning import all_threads
 from langgraph_resilient.maintenance.reports import GcReport, OnProgress, Progress, Skipped
 from langgraph_resilient.maintenance.scanning import snapshot
@@ -56,7 +57,7 @@ def gc(
     Raises:
         StorageError: the database could not be written; whole threads are done or not.
     """
-    saver._keep()
+    keep_held(saver)
     work = _Collector(saver, dry_run)
     names = all_threads(saver) if threads is None else list(dict.fromkeys(map(str, threads)))
     for done, thread_id in enumerate(names):
@@ -77,7 +78,7 @@ class _Collector:
     """One run of `gc`."""
 
     def __init__(self, saver: ResilientSaver, dry_run: bool):
-        self._engine = saver._engine
+        self._engine = engine_of(saver)
         self._dry_run = dry_run
         self._counts: Counter[str] = Counter()
         self.skipped: list[Skipped] = []

@@ -12,6 +12,7 @@ from langgraph_resilient.codec import envelope
 from langgraph_resilient.codec.frame import content_size
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DataCorrupt
+from langgraph_resilient.maintenance.given import engine_of
 from langgraph_resilient.maintenance.pruning import seconds_of
 from langgraph_resilient.maintenance.reports import Stats, ThreadInfo
 from langgraph_resilient.maintenance.scanning import contents, snapshot
@@ -38,7 +39,7 @@ def threads(saver: ResilientSaver) -> list[ThreadInfo]:
     Raises:
         DatabaseCorrupt: SQLite cannot walk the tables. A damaged checkpoint only lacks its time.
     """
-    engine = saver._engine
+    engine = engine_of(saver)
     with snapshot(engine) as session:
         found = _own_threads(engine, session, saver.ledger.book.counts(session))
         names = {info.thread_id for info in found}
@@ -217,7 +218,7 @@ def stats(saver: ResilientSaver) -> Stats:
     Raises:
         DatabaseCorrupt: SQLite cannot walk the tables.
     """
-    engine = saver._engine
+    engine = engine_of(saver)
     with snapshot(engine) as session:
         threads_, checkpoints, writes, _ = session.all("table_counts")[0]
         spaces = session.all("sum_namespaces")

@@ -16,6 +16,7 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DataCorrupt, TypeNotAllowed, ValueRefused
 from langgraph_resilient.listing import Reading
 from langgraph_resilient.maintenance.comparing import Comparer, as_json
+from langgraph_resilient.maintenance.given import engine_of
 from langgraph_resilient.maintenance.inventory import old_threads
 from langgraph_resilient.maintenance.reports import MigrateReport, OnProgress, Progress, Skipped
 from langgraph_resilient.maintenance.scanning import snapshot
@@ -56,7 +57,7 @@ def migrate(
         StorageError: the database could not store it; threads moved before are safe.
     """
     move = _Migration(saver)
-    engine = saver._engine
+    engine = engine_of(saver)
     with snapshot(engine) as session:
         known = old_threads(engine, session)
     there = set(known)
@@ -111,7 +112,7 @@ class _Migration:
     """One run of `migrate`."""
 
     def __init__(self, saver: ResilientSaver):
-        self._engine = saver._engine
+        self._engine = engine_of(saver)
         self._reading: Reading = saver._reader()
         self._same = Comparer().same
         self._moved = self._checkpoints = self._writes = 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from langgraph_resilient import calls, listing, modelcalls, retention
 from langgraph_resilient.codec import envelope
 from langgraph_resilient.errors import ConfigurationError, DataCorrupt
+from langgraph_resilient.maintenance.given import engine_of, keep_held
 from langgraph_resilient.maintenance.reports import OnProgress, Progress, PruneReport, Skipped
 from langgraph_resilient.maintenance.scanning import snapshot
 from langgraph_resilient.records import CallState, CheckpointRow, NamespaceRow, ThreadRow
@@ -68,7 +69,7 @@ def prune(
         StorageError: the database could not be written; whole threads are done or not.
     """
     _check(keep, older_than)
-    saver._keep()
+    keep_held(saver)
     work = _Prune(saver, keep, older_than, journal, ledger)
     names = all_threads(saver) if threads is None else list(dict.fromkeys(map(str, threads)))
     for thread_id in told(progress, names, "pruning threads"):
@@ -98,7 +99,7 @@ def told(progress: OnProgress | None, names: Sequence[str], what: str) -> Iterat
 
 def all_threads(saver: ResilientSaver) -> list[str]:
     """The names of all threads in our own tables."""
-    with saver._engine.reading() as session:
+    with engine_of(saver).reading() as session:
         return [row[1] for row in session.all("threads_all")]
 
 
@@ -138,7 +139,7 @@ class _Prune:
         ledger: bool,
     ):
         self._saver = saver
-        self._engine = saver._engine
+        self._engine = engine_of(saver)
         self._reading = saver._reader()
         self._keep = keep
         self._before = None if older_than is None else time.time() - older_than.total_seconds()

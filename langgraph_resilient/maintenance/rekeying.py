@@ -11,6 +11,7 @@ from langgraph_resilient.codec.cipher import ENCRYPTED, KEY_ID_BYTES
 from langgraph_resilient.codec.seal import CipherSealer
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError
+from langgraph_resilient.maintenance.given import engine_of
 from langgraph_resilient.maintenance.reports import OnProgress, Progress
 from langgraph_resilient.modelcalls import chunk_place, journal_place
 from langgraph_resilient.records import NamespaceRow, ThreadRow
@@ -44,7 +45,7 @@ def rekey(saver: ResilientSaver, progress: OnProgress | None = None) -> RekeyRep
         ConfigurationError: the database has no cipher.
         DataCorrupt: something cannot be decrypted; what was done before stays done.
     """
-    engine = saver._engine
+    engine = engine_of(saver)
     engine.open()
     if not isinstance(engine.sealer, CipherSealer):
         raise ConfigurationError(f"{engine.db.where} is not encrypted; there is no key to change")

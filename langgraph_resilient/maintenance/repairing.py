@@ -10,6 +10,7 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DataCorrupt
 from langgraph_resilient.history import Walk
 from langgraph_resilient.listing import Reading
+from langgraph_resilient.maintenance.given import engine_of, keep_held
 from langgraph_resilient.maintenance.reports import Lost, RepairReport
 from langgraph_resilient.maintenance.scanning import snapshot
 from langgraph_resilient.records import NamespaceRow, ThreadRow
@@ -40,8 +41,8 @@ def repair(saver: ResilientSaver, thread_id: str, *, dry_run: bool = False) -> R
         DataCorrupt: the thread's own row, or that of a namespace, is damaged.
         StorageError: the database could not be written; nothing was changed.
     """
-    saver._keep(thread_id)
-    engine = saver._engine
+    keep_held(saver, thread_id)
+    engine = engine_of(saver)
     engine.open()
     engine.cache.clear()  # what this process remembers says nothing of the file
     engine.templates.clear()

@@ -20,6 +20,7 @@ from langgraph_resilient.errors import (
     SchemaTooNew,
     StorageError,
 )
+from langgraph_resilient.maintenance.given import engine_of
 from langgraph_resilient.maintenance.inventory import old_threads
 from langgraph_resilient.maintenance.reports import (
     Finding,
@@ -82,7 +83,7 @@ class Check:
     """One run of `verify`: sessions, findings, counts."""
 
     def __init__(self, saver: ResilientSaver, progress: OnProgress | None):
-        self.engine: Engine = saver._engine
+        self.engine: Engine = engine_of(saver)
         self.reading = saver._reader()
         self.counts: Counter[str] = Counter()
         self.findings: dict[Finding, None] = {}
