@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import os
-import random
 import sqlite3
 import threading
 from collections.abc import (
@@ -45,6 +44,7 @@ from langgraph_resilient import (
     listing,
     recording,
     retention,
+    versions,
 )
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.draft import Draft
@@ -242,12 +242,7 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Integers for new threads; a thread that ``SqliteSaver`` began goes on with its strings."""
-        if current is None:
-            return 1
-        if isinstance(current, str):
-            number = int(current.split(".")[0]) + 1
-            return f"{number:032}.{random.random():016}"
-        return current + 1
+        return versions.following(current)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -260,6 +255,11 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         Raises:
             DataCorrupt: it is there but damaged; damage never reads as absence.
         """
+        found = self._found(config)
+        versions.note(found)
+        return found
+
+    def _found(self, config: RunnableConfig) -> CheckpointTuple | None:
         found = self._find(config)
         if configs.begins_run(config):
             head = pack_name(found.checkpoint["id"]) if found is not None else b""
@@ -483,7 +483,9 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple`, for coroutines."""
-        return await self._hop(partial(self.get_tuple, config))
+        found = await self._hop(partial(self._found, config))
+        versions.note(found)  # not on the other thread, whose context is a copy
+        return found
 
     async def alist(
         self,

@@ -18,6 +18,7 @@ LAYERS = [
         "maintenance",
         "legacy",
         "configs",
+        "versions",
         "history",
         "listing",
         "retention",
