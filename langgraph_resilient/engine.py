@@ -381,8 +381,10 @@ class Engine:
                     draft = self._draft(state)
                     try:
                         result = build(draft)
-                    except BaseException:
+                    except BaseException as error:
                         state.invalidate()  # the memo knows contents that are not stored
+                        if isinstance(error, Exception) and self._is_outdated(state):
+                            continue
                         raise
                     pending = self.db.enqueue(draft.work, draft.failed)
                     draft.queued()
@@ -405,6 +407,17 @@ class Engine:
             f"thread {thread_id!r}: other writers changed it {_ATTEMPTS} times while this change "
             "was tried; nothing was stored, try again"
         )
+
+    def _is_outdated(self, state: ThreadState) -> bool:
+        """Whether the number of a thread that is not stored yet went to another thread.
+
+        Then what was found under that number, and led to an error, belongs to the other one.
+        """
+        if state.exists:
+            return False
+        with self.db.read() as session:
+            row = session.one("thread_next")
+        return row is not None and int(row[0]) > state.number
 
     def _draft(self, state: ThreadState) -> Draft:
         if not state.loaded:

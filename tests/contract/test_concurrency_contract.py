@@ -170,6 +170,23 @@ def test_processes_write_and_read_one_file_at_once(file_factory: SaverFactory) -
             assert saver.get(config(f"p{k}"))["channel_values"] == {"x": [k, 9], "m": shared}
 
 
+def test_a_number_that_another_process_was_faster_to_take_misleads_nobody(
+    file_factory: SaverFactory,
+) -> None:
+    """What stands under it belongs to the other one's thread: checkpoints, or a busy owner."""
+    with file_factory() as ours, file_factory() as theirs:
+        Thread(ours, "source").put({"x": 1})
+        begun = ours._engine.state("copy")  # a first change of it has got as far as its number
+        with ours._engine.db.read() as session:
+            begun.load(session, ours._engine)
+        Thread(theirs, "other").put({"x": 2})
+        ours.copy_thread("source", "copy")
+        for thread, value in (("source", 1), ("copy", 1), ("other", 2)):
+            for saver in (ours, theirs):
+                found = saver.get_tuple(config(thread))
+                assert found.checkpoint["channel_values"] == {"x": value}
+
+
 def test_a_value_collected_by_another_process_is_stored_again(file_factory: SaverFactory) -> None:
     shared = {"text": "shared " * 3000}
     with file_factory() as saver:
