@@ -56,13 +56,26 @@ class Anchor:
             )
         return commits
 
-    def check(self, commits: int, where: str) -> None:
+    def newest(self) -> int:
+        """How many commits were seen.
+
+        Raises:
+            TamperDetected: the anchor was edited.
+        """
+        return max(self._read(), self._newest)
+
+    def check(self, commits: int, where: str, newest: int | None = None) -> None:
         """Refuse a database that has fewer commits than were seen before.
+
+        Args:
+            commits: how many it has.
+            where: the database.
+            newest: what `newest` gave before the look at the database: a commit may have come since.
 
         Raises:
             TamperDetected: the database is older than its anchor, or the anchor was edited.
         """
-        newest = max(self._read(), self._newest)
+        newest = self.newest() if newest is None else newest
         if commits < newest:
             raise TamperDetected(
                 f"{where} is older than it was: {commits} commits, the rollback anchor "

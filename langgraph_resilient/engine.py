@@ -295,8 +295,26 @@ class Engine:
 
     def _check_clock(self, session: Session) -> None:
         self.epoch, commits = self.clock(session)
-        if self.anchor is not None:
-            self.anchor.check(commits, self.db.where)
+        if self.anchor is None:
+            return
+        newest = self.anchor.newest()
+        if commits < newest:
+            self.check_anchor()  # it may be that a commit came between the two looks
+        else:
+            self.anchor.check(commits, self.db.where, newest)
+
+    def check_anchor(self) -> None:
+        """Refuse a database that is older than its anchor; others may be writing.
+
+        Raises:
+            TamperDetected: it is, or the anchor was edited.
+        """
+        if self.anchor is None:
+            return
+        newest = self.anchor.newest()
+        with self.db.read() as session:
+            _, commits = self.clock(session)
+        self.anchor.check(commits, self.db.where, newest)
 
     def close(self) -> None:
         """Finish what was begun and release everything."""

@@ -260,16 +260,15 @@ class Check:
         facts = {row[0]: row[1:] for row in session.all("meta_all")}
         for name in sorted({"mode", "scope", "key", "schema", "thread", "clock"} - set(facts)):
             self.found("clock", f"the row {name!r} of resilient_meta is missing")
-        _, commits = engine.clock(session)
+        engine.clock(session)
         (given,) = facts.get("thread", (None, b""))[:1]
         highest = session.raw("SELECT max(thread) FROM resilient_threads")[0][0]
         if type(given) is not int or (highest is not None and given < highest):
             self.found("clock", f"the count of threads is {given}; the highest one is {highest}")
-        if engine.anchor is not None:
-            try:
-                engine.anchor.check(commits, engine.db.where)
-            except DataCorrupt as error:
-                self.found("rollback", error)
+        try:
+            engine.check_anchor()
+        except DataCorrupt as error:
+            self.found("rollback", error)
 
     def _orphans(self, session: Session) -> None:
         for name, text in (

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 from building import Thread, config, fork, ids, wait
-from conftest import SaverFactory
+from conftest import KEY, SaverFactory
 from langchain_core.messages import HumanMessage
 
 from langgraph_resilient import ResilientSaver
+from langgraph_resilient.maintenance import verify
 
 
 def in_threads(count: int, work: Any) -> None:
@@ -185,6 +187,30 @@ def test_a_number_that_another_process_was_faster_to_take_misleads_nobody(
             for saver in (ours, theirs):
                 found = saver.get_tuple(config(thread))
                 assert found.checkpoint["channel_values"] == {"x": value}
+
+
+def test_readers_beside_a_writer_see_no_rollback(
+    file_factory: SaverFactory, tmp_path: Path
+) -> None:
+    """A commit may come between a look at the database and one at its anchor."""
+    options = {"integrity_key": KEY, "rollback_anchor": tmp_path / "anchor"}
+    with file_factory(**options) as saver:
+        writer, ended = Thread(saver), threading.Event()
+        writer.put({"n": 0})
+
+        def write() -> None:
+            for n in range(150):
+                writer.put({"n": n})
+            ended.set()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        while not ended.is_set():
+            assert saver.get_tuple(config("t")) is not None
+            assert verify(saver).ok
+        thread.join()
+    with file_factory(**options) as saver:
+        assert saver.get_tuple(config("t")).checkpoint["channel_values"] == {"n": 149}
 
 
 def test_a_value_collected_by_another_process_is_stored_again(file_factory: SaverFactory) -> None:
