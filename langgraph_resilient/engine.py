@@ -412,8 +412,7 @@ class Engine:
                     self.refresh()
                     if time.monotonic() > deadline:
                         break
-                    if attempt > 3:
-                        time.sleep(min(0.001 * attempt, 0.05))
+                    time.sleep(min(0.001 * attempt, 0.05) if attempt > 3 else 0)
                     continue
                 draft.publish()
                 if self.anchor is not None:
