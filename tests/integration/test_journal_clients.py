@@ -427,7 +427,8 @@ def test_parallel_nodes_with_equal_prompts_get_an_answer_each(
     crashed[0] = False
     got = run(made, None, way)["said"]
     given = {name: id for name, id, _ in got}
-    assert server.paid == 4 + cut
+    # One that was cut is asked again, unless its whole stream had been stored by then.
+    assert 4 <= server.paid <= 4 + cut
     assert len({text for _, _, text in got}) == 4
     assert {name: given[name] for name in before} == before
 
