@@ -217,19 +217,25 @@ class Guard:
         """
         saver: ResilientSaver = graph.checkpointer
         thread_id = str(config["configurable"]["thread_id"])
-        found: CheckpointTuple | None = yield Do(partial(saver.get_tuple, config))
+        goes_on = given is None or isinstance(given, Command)
+        found: CheckpointTuple | None = None
+        if goes_on or thread_id not in self._captured:  # else this very code has run it last
+            found = yield Do(partial(saver.get_tuple, config))
         recorded = environment_in(found)
-        if found is None or not recorded or not (given is None or isinstance(given, Command)):
+        if found is None or not recorded or not goes_on:
             for change in compare(recorded, self.environment, Waiting()) if recorded else ():
                 if change.serious:  # the input is not stored yet: a question would lose it
                     logger.warning("thread %r goes on, although %s", thread_id, change)
             now = yield from captured(self._preconditions)
             self._note(thread_id, {"preconditions": now})
             return Entry(given=given)
-        changes: list[Change] = yield Do(partial(self.changes, graph, found, config))
+        waiting = yield Do(partial(self._waiting, graph, found, recorded, config))
+        if given is None and not waiting.nodes:
+            return Entry(given=given)  # there is nothing to do
         failed, now = yield from checked(self._preconditions, recorded.get("preconditions") or {})
+        changes = [*failed, *self._compared(recorded, waiting)]
         noted = {"preconditions": now}
-        entry = self._verdict([*failed, *changes], found, given, noted)
+        entry = self._verdict(changes, found, given, noted)
         if entry.question is None:
             self._note(thread_id, noted)
         return entry
@@ -239,7 +245,9 @@ class Guard:
         recorded = environment_in(found)
         if not recorded:
             return []
-        waiting = self._waiting(graph, found, recorded, config)
+        return self._compared(recorded, self._waiting(graph, found, recorded, config))
+
+    def _compared(self, recorded: Environment, waiting: Waiting) -> list[Change]:
         fits = {
             name: all(
                 fitting(self._tools[name], c.arguments) for c in waiting.calls if c.name == name

@@ -351,6 +351,15 @@ def test_a_new_input_is_never_held_back(
     assert "channel 'other' was LastValue[int]" in caplog.text
 
 
+def test_where_nothing_is_left_to_do_nothing_is_asked(saver: ResilientSaver) -> None:
+    dangling = StateGraph(MessagesState)
+    dangling.add_node("model", lambda _: {"messages": [calling(call("mail", to="Ann"))]})
+    dangling.add_edge(START, "model")
+    graph = dangling.compile(checkpointer=saver)
+    begin("invoke", guarded(graph, tools=[mail]))
+    assert guarded(graph, tools=[fax], on_change="raise").invoke(None, where())["messages"]
+
+
 def test_additions_are_a_line_in_the_log(
     saver: ResilientSaver, caplog: pytest.LogCaptureFixture
 ) -> None:
