@@ -20,9 +20,11 @@ from typing import Any
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
+from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import get_function_nonlocals
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode
+from pydantic import PydanticUserError
 
 Environment = dict[str, Any]
 """``graph`` (name, nodes, edges, channels), ``tools``, ``models``, ``packages``: all plain data."""
@@ -198,13 +200,20 @@ def _offered(tool: Any) -> tuple[str, str]:
             tool.get("name", "?") if isinstance(tool, Mapping) else getattr(tool, "__name__", "?")
         )
         return str(name), ""
-    schema: Any = tool.tool_call_schema
-    shape = schema
-    if not isinstance(schema, dict):
-        shape = getattr(schema, "model_json_schema", None) or schema.schema
-        shape = shape()
-    text = json.dumps(_without_words(shape), sort_keys=True, default=repr)
+    shape = _without_words(_arguments(tool.tool_call_schema))
+    text = json.dumps(shape, sort_keys=True, default=repr)
     return tool.name, hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _arguments(schema: Any) -> Any:
+    """What a tool takes, as a JSON schema where there is one."""
+    if isinstance(schema, dict):
+        return schema
+    try:
+        return (getattr(schema, "model_json_schema", None) or schema.schema)()
+    except (PydanticUserError, TypeError, ValueError):  # a type that JSON does not know
+        fields = getattr(schema, "model_fields", None) or schema.__fields__
+        return {name: name_of_type(field.annotation) for name, field in fields.items()}
 
 
 def _without_words(schema: Any) -> Any:
@@ -246,15 +255,21 @@ def _inside(bound: Any) -> Iterator[Any]:
 
 
 def _next(item: Any) -> Sequence[Any]:
-    """What to look at behind an object of a node."""
+    """What to look at behind an object of a node; nothing of objects that are not LangChain's."""
     if isinstance(item, (list, tuple)):
         return item[:32]
     if inspect.ismethod(item):
-        return [item.__self__, item.__func__]
+        owner = item.__self__
+        held = getattr(owner, "__dict__", {}).values()
+        return [owner, item.__func__, *(one for one in held if isinstance(one, Runnable))]
     if inspect.isfunction(item):
-        return [
-            one.__self__ if inspect.ismethod(one) else one for one in get_function_nonlocals(item)
-        ]
+        try:
+            return get_function_nonlocals(item)
+        except Exception:  # noqa: BLE001 - a foreign object's attribute: look at names only
+            found = inspect.getclosurevars(item)
+            return [*found.nonlocals.values(), *found.globals.values()]
+    if not isinstance(item, Runnable):
+        return ()
     names = ("func", "afunc", "bound", "runnable", "first", "middle", "last", "steps")
     return [getattr(item, name) for name in names if getattr(item, name, None) is not None]
 

@@ -338,7 +338,7 @@ def _question(found: CheckpointTuple, changes: list[Change]) -> Interrupt:
     """The same question has the same id in every process."""
     where = found.config["configurable"]
     told = "; ".join(map(str, changes))
-    text = "\0".join((where["thread_id"], str(found.checkpoint["id"]), told))
+    text = "\0".join((str(where["thread_id"]), str(found.checkpoint["id"]), told))
     return Interrupt(
         value={
             "kind": "environment_changed",
@@ -368,6 +368,11 @@ def _answered(
     elif any(channel == "__interrupt__" for _, channel, _ in found.pending_writes or ()):
         return None, given  # it answers a question of the graph's own
     fields = said if isinstance(said, Mapping) else {"action": said}
+    if "action" not in fields:
+        return (
+            None,
+            given,
+        )  # by ids, and it was another question: the change is not the same any more
     if fields.get("action") not in ANSWERS:
         raise ConfigurationError(
             f"{fields.get('action')!r} is no answer to the question whether to go on after a change; "
@@ -426,8 +431,8 @@ class _Guarded:
             yield from _asking(entry.question).stream(_INPUT, config, **_shown(options))
             return
         tenure = _tenure(self, where)
-        tenure.begin()
         try:
+            tenure.begin()
             yield from own(entry.given, config, **options)
         finally:
             tenure.end()
@@ -454,8 +459,8 @@ class _Guarded:
                     yield part
             return
         tenure = _tenure(self, where)
-        await saver._hop(tenure.begin)
         try:
+            await adrive(_begun(tenure), saver._engine.offload)
             async with aclosing(own(entry.given, config, **options)) as parts:
                 async for part in parts:
                     yield part
@@ -469,6 +474,10 @@ def _root(graph: Any, config: RunnableConfig | None) -> RunnableConfig | None:
     if not isinstance(graph.checkpointer, ResilientSaver) or not configs.is_root(whole):
         return None
     return whole
+
+
+def _begun(tenure: Tenure) -> Flow[None]:
+    yield Do(tenure.begin)  # a flow's work is finished also when its coroutine is cancelled
 
 
 def _tenure(graph: Any, config: RunnableConfig) -> Tenure:

@@ -415,6 +415,18 @@ def test_a_precondition_is_checked_before_the_first_resumed_step(
     assert run(mode, graph, Command(resume={asked.id: "continue"}))["said"] == ["input", "a", "b"]
 
 
+def test_an_answer_to_another_change_is_no_answer_to_this_one(saver: ResilientSaver) -> None:
+    price = [5]
+    holds = [Precondition("price", lambda: price[0], on_fail="interrupt")]
+    stop_before(saver, line("a", "b", failing="b"), preconditions=holds)
+    graph = guarded(line("a", "b").compile(checkpointer=saver), preconditions=holds)
+    price[0] = 6
+    first = question(graph.invoke(None, where()))
+    price[0] = 600
+    second = question(graph.invoke(Command(resume={first.id: "continue"}), where()))
+    assert "was 5, is 600" in second.value["message"]
+
+
 def test_one_that_fails_raises_by_default_and_its_values_stay_out_of_the_log(
     saver: ResilientSaver, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -478,6 +490,17 @@ def test_a_guarded_graph_is_a_graph_of_its_class(saver: ResilientSaver) -> None:
         plain.invoke({"said": []}, where("other")) and plain.get_state(where("other")).metadata
     )
     assert guarded(graph, on_change="raise").invoke({"said": []}, where("third"))["said"] == ["a"]
+
+
+def test_a_thread_may_be_named_by_a_number(saver: ResilientSaver) -> None:
+    with pytest.raises(Down):
+        guarded(line("a", "b", failing="b").compile(checkpointer=saver)).invoke(
+            {"said": []}, where(42)
+        )
+    graph = guarded(line("a", "c").compile(checkpointer=saver))
+    here = graph.get_state(where(42)).config["configurable"]
+    asked = question(graph.invoke(None, where(42)))
+    assert question(graph.invoke(None, {"configurable": {**here, "thread_id": 42}})).id == asked.id
 
 
 def test_as_a_part_of_another_graph_it_looks_at_nothing(saver: ResilientSaver) -> None:

@@ -238,6 +238,23 @@ def test_a_run_of_this_process_is_left_to_it(saver: ResilientSaver) -> None:
     assert outcomes(recover(graph)) in ([("a", "finished", 1)], [])
 
 
+def test_a_cancelled_run_lets_go_of_its_thread(saver: ResilientSaver) -> None:
+    async def slowly(_: MessagesState) -> dict:
+        await asyncio.sleep(60)
+        return {}
+
+    async def cancelled(graph: Any, delay: float) -> None:
+        given = {"messages": [("user", "go")]}
+        task = asyncio.ensure_future(graph.ainvoke(given, where("a"), durability="sync"))
+        await asyncio.sleep(delay)
+        task.cancel()
+        await asyncio.wait([task])
+
+    for delay in (0, 0.001, 0.003, 0.01, 0.05):
+        asyncio.run(cancelled(made(saver, slowly), delay))
+        assert {one.held_by for one in unfinished(made(saver, works))} <= {None}
+
+
 def test_workers_that_start_at_once_share_the_work(db_path: str, tmp_path: Path) -> None:
     names = [f"thread {number}" for number in range(6)]
     left_by(db_path, dies, *names)

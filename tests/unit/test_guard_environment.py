@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -131,6 +132,7 @@ def nested() -> Any:
 
 
 NODES = {
+    "method": Asks().node,
     "global": asks_at_once,
     "helper": nested(),
     "bound": model().bind(stop=["x"]),
@@ -146,6 +148,31 @@ def test_a_nodes_model_is_found(node: Any) -> None:
     found = environment_of(builder.compile())["models"]
     assert list(found) == ["ask"]
     assert "generic" in found["ask"]
+
+
+class Proxy:
+    """Like a proxy of a web framework outside of a request."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("working outside of context")
+
+
+def test_what_is_not_langchains_is_not_touched() -> None:
+    proxy = Proxy()
+    builder = StateGraph(MessagesState)
+    builder.add_node("ask", lambda state: {"messages": [proxy.ask(state)]})
+    builder.add_edge(START, "ask")
+    assert environment_of(builder.compile())["models"] == {}
+
+
+@tool
+def odd(query: Callable[[int], int]) -> str:
+    """Take what JSON does not know."""
+    return str(query)
+
+
+def test_a_tool_whose_arguments_json_does_not_know_has_a_digest() -> None:
+    assert len(environment(odd)["tools"]["odd"]) == 16
 
 
 def test_models_and_packages_can_be_named() -> None:
