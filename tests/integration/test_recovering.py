@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,10 @@ from langgraph_resilient import (
     recover,
     unfinished,
 )
+from langgraph_resilient.calls import read_lease
+from langgraph_resilient.draft import Draft
 from langgraph_resilient.maintenance import rekey, verify
+from langgraph_resilient.records import Owner
 
 Step = Callable[[MessagesState], dict]
 
@@ -225,6 +229,29 @@ def test_a_thread_of_a_live_process_is_left_to_it(db_path: str, tmp_path: Path) 
         assert str(pid) in str(one.held_by)
         kill(pid)
         assert outcomes(recover(graph)) == [("a", "finished", 1)]
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(60, "held"), (-1, "finished")])
+def test_another_machine_has_a_thread_until_its_lease_runs_out(
+    db_path: str, seconds: float, outcome: str
+) -> None:
+    left_by(db_path, dies, "a")
+    with ResilientSaver.from_conn_string(db_path) as saver:
+        book = saver.ledger.book
+        there = Owner(boot="another", host="far/away", pid=1, started=1)
+
+        def take(draft: Draft) -> None:
+            with book.engine.db.read() as session:
+                lease = read_lease(session, book.engine.sealer, draft.state.number)
+            assert lease is not None
+            until = int((book.now() + seconds) * 1000)
+            taken = replace(lease, owner=there, epoch=lease.epoch + 1, expires=until)
+            draft.then(book.leasing(draft.state.number, taken, lease))
+
+        book.engine.change("a", take)
+        [one] = recover(made(saver, works))
+        assert one.outcome == outcome
+        assert (one.held_by == "process 1 on far") is (outcome == "held")
 
 
 def test_a_run_of_this_process_is_left_to_it(saver: ResilientSaver) -> None:
