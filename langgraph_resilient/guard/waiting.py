@@ -16,7 +16,7 @@ from langgraph.types import Send
 from langgraph_resilient.guard.comparing import Asking, Waiting
 from langgraph_resilient.guard.environment import NESTED, Environment
 
-_TASKS = "__pregel_tasks"
+TASKS = "__pregel_tasks"
 
 
 def waiting_in(
@@ -71,7 +71,7 @@ def _triggered(found: CheckpointTuple, environment: Environment, prefix: str) ->
 
 
 def _sends(found: CheckpointTuple) -> Iterator[Send]:
-    held = found.checkpoint["channel_values"].get(_TASKS)
+    held = found.checkpoint["channel_values"].get(TASKS)
     for item in held if isinstance(held, (list, tuple)) else ():
         if isinstance(item, Send):
             yield item
