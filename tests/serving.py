@@ -5,16 +5,21 @@ The server comes with a wheel; where there is none for this Python, the tests ar
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from langgraph_resilient import ResilientSaver
 
 _numbers = count()
 
@@ -49,13 +54,34 @@ def server_address() -> str:
 
 def fresh_address() -> str:
     """A connection string that leads to a new, empty schema."""
+    return schema_address(server_address(), f"t{os.getpid()}_{next(_numbers)}")
+
+
+def schema_address(address: str, name: str) -> str:
+    """A connection string that leads to a schema, which is made if it is not there."""
     import psycopg
 
-    address = server_address()
-    name = f"t{os.getpid()}_{next(_numbers)}"
     with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {name}".encode())
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name}".encode())
     return f"{address}{'&' if '?' in address else '?'}options=-csearch_path%3D{name}"
+
+
+@dataclass(frozen=True)
+class BesideFile:
+    """Opens savers for the crash kit, which thinks in files: each has a schema of its own.
+
+    Attributes:
+        address: the server's.
+        options: the saver's.
+    """
+
+    address: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, path: str) -> ResilientSaver:
+        name = f"k{hashlib.blake2b(path.encode(), digest_size=12).hexdigest()}"
+        place = schema_address(self.address, name)
+        return ResilientSaver.from_conn_string(place, **self.options)
 
 
 def in_words_of(saver: Any, sql: str) -> str:
