@@ -64,6 +64,20 @@ class _TextLoader(Loader):
         return text
 
 
+def _is_torn(text: str) -> bool:
+    """Whether a part of a password would be taken for a host or a database, and shown."""
+    place = text.partition("://")[2].partition("?")[0]
+    authority, _, database = place.partition("/")
+    return authority.count("@") > 1 or "@" in database
+
+
+def _read(text: str) -> dict[str, Any] | None:
+    try:
+        return conninfo_to_dict(text)
+    except psycopg.Error:  # its words quote the string
+        return None
+
+
 class Address:
     """Where a server's database is, from a connection string that may hold a password.
 
@@ -72,14 +86,13 @@ class Address:
     """
 
     def __init__(self, text: str):
-        try:
-            given = conninfo_to_dict(text)
-        except psycopg.Error:  # its words quote the string
+        given = None if _is_torn(text) else _read(text)
+        if given is None:
             raise ConfigurationError(
                 "the PostgreSQL connection string cannot be read; its form is "
                 "postgresql://user:password@host:5432/database?option=value, in which special "
                 "characters of a password are percent-encoded"
-            ) from None
+            )
         self._given = make_conninfo("", **{**_DEFAULTS, **given})
         named = given.get("dbname") or given.get("user") or given.get("service") or "(default)"
         self.where = f"PostgreSQL database {named} on {given.get('host') or 'the default host'}"
