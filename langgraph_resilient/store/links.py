@@ -66,9 +66,9 @@ class _TextLoader(Loader):
 
 def _is_torn(text: str) -> bool:
     """Whether a part of a password would be taken for a host or a database, and shown."""
-    place = text.partition("://")[2].partition("?")[0]
+    place, _, query = text.partition("://")[2].partition("?")
     authority, _, database = place.partition("/")
-    return authority.count("@") > 1 or "@" in database
+    return authority.count("@") > 1 or "@" in database or "@" in query.partition("=")[0]
 
 
 def _read(text: str) -> dict[str, Any] | None:
