@@ -119,7 +119,10 @@ class Engine:
     @property
     def now(self) -> Callable[[], float]:
         """The clock by which leases run out, in seconds since 1970."""
-        return self.db.now
+        return self.db.now if self.db.is_file else self._now
+
+    def _now(self) -> float:
+        return self.db.now()  # after a fork, of the database that the child has
 
     @property
     def protected(self) -> bool:

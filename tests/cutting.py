@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 Cut = Literal["before", "after"]
-"""Whether the line is cut before the server gets a COMMIT, or before its answer comes back."""
+"""Whether the line is cut before the server gets a message, or before its answer comes back."""
 
 
 class Line:
@@ -25,7 +25,9 @@ class Line:
     def __init__(self, folder: Path, server: str):
         self.folder = folder
         self.cut: Cut | None = None
-        """What happens at the next COMMIT."""
+        """What happens at the next message, or at the next COMMIT."""
+        self.at: int | None = None
+        """Messages that pass before the cut; None: what passes is all that is no COMMIT."""
         self.then_gone = False
         """Whether nobody listens any more after a cut."""
         self.cuts = 0
@@ -58,13 +60,19 @@ class Line:
     def _ask(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
         with suppress(OSError):
             while data := client.recv(1 << 16):
-                if b"COMMIT\0" in data and self.cut is not None:
+                if self.cut is not None and self._is_due(data):
                     if self.cut == "before":
                         self._end(client, server)
                         return
                     cut.set()
                 server.sendall(data)
         _drop(server)
+
+    def _is_due(self, data: bytes) -> bool:
+        if self.at is None:
+            return b"COMMIT\0" in data
+        self.at -= 1
+        return self.at < 0
 
     def _answer(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
         with suppress(OSError):

@@ -35,12 +35,7 @@ class Link(psycopg.Connection[Any]):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open on it."""
-        return self.info.transaction_status is not TransactionStatus.IDLE
-
-    @property
-    def usable(self) -> bool:
-        """Whether it stands, with nothing under way."""
-        return not self.closed and not self.in_transaction
+        return not self.closed and self.info.transaction_status is not TransactionStatus.IDLE
 
 
 class _TextDumper(Dumper):

@@ -36,7 +36,7 @@ from langgraph_resilient.store.target import Target
 
 logger = logging.getLogger(__name__)
 
-_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_READING: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _LOCKS: Final = 0x6C67722E << 32
 """The upper half of the lock's number says that it is ours, the lower one is the schema's."""
 _ALL_OR_CONFLICT: Final = frozenset({"checkpoint_insert", "writes_insert", "blob_insert"})
@@ -168,10 +168,13 @@ class PostgresDatabase(Database):
         super().__init__(target, options)
         self._address = Address(target.name)
         self.where = self._address.where
+        self._wait = max(int(options.busy_timeout * 1000), 1)
+        """Milliseconds to wait for a lock; 0 would mean for ever."""
         self._writer: Link | None = None
         self._started = ""
         """When the server that the writer is connected to started."""
         self._begin = ""
+        self._reading = _READING + f";SET LOCAL lock_timeout = {self._wait}".encode()
         self._server_time: tuple[float, float] | None = None
         """The server's time, and ours that never steps, at one moment."""
         self._readers: list[Link] = []
@@ -225,13 +228,13 @@ class PostgresDatabase(Database):
         READ COMMITTED: each statement sees what was committed before the lock was got, which is all
         there is while it is held.
         """
-        wait, still = max(int(self.options.busy_timeout * 1000), 1), _STILL * 1000
+        still = _STILL * 1000
         wanted = {"NORMAL": "off", "OFF": "off"}.get(self.options.synchronous, "on")
         durability = wanted if (wanted == "off" or commit == "off") else ""
         setting = f"SET LOCAL synchronous_commit = {durability};" if durability else ""
         return (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
-            f"SET LOCAL lock_timeout = {int(wait)};"
+            f"SET LOCAL lock_timeout = {self._wait};"
             f"SET LOCAL idle_in_transaction_session_timeout = {int(still)};{setting}"
             f"SELECT pg_advisory_xact_lock({int(lock)});"
             "SELECT pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8"
@@ -455,7 +458,7 @@ class PostgresDatabase(Database):
             if reader is None:
                 reader = self._address.connect()
             try:
-                reader.execute(_READING)
+                reader.execute(self._reading, prepare=False)
             except BaseException as error:
                 reader.close()
                 if isinstance(error, DRIVER_ERRORS):
@@ -466,7 +469,7 @@ class PostgresDatabase(Database):
             return reader
 
     def _give_back(self, reader: Link) -> None:
-        if reader.usable:
+        if not reader.closed and not reader.in_transaction:
             with self._readers_lock:
                 if not self._closed and len(self._readers) < self.options.readers:
                     self._readers.append(reader)
@@ -477,7 +480,7 @@ class PostgresDatabase(Database):
 def _undo(connection: Link, joined: bool = False) -> None:
     """Roll back what is open; a connection on which that fails is closed."""
     try:
-        if connection.closed or not connection.in_transaction:
+        if not connection.in_transaction:
             return
         if joined:
             connection.execute("ROLLBACK TO resilient")

@@ -83,7 +83,7 @@ class PostgresQuickWriter(QuickWriter):
                 with connection.transaction():
                     self._execute(connection, statements)
         except BaseException:
-            if not connection.usable:
+            if connection.closed or connection.in_transaction:
                 self._drop()
             raise
 

@@ -281,6 +281,51 @@ def test_a_commit_that_never_arrived_is_an_error_and_can_be_repeated(
         assert verify(saver).ok
 
 
+def cut_at(address: str, folder: Path, cut: Any, number: int) -> tuple[list[str], bool]:
+    """What comes of a step of a thread whose line is cut at a message; whether it was cut."""
+    name, came = f"t{number}", []
+    with line_to(address, folder) as (line, place), ResilientSaver.from_conn_string(place) as saver:
+        thread = Thread(saver, name)
+        where = thread.put({"x": 0})
+        line.cut, line.at = cut, number
+        for step in (
+            lambda: thread.put({"x": 1, "text": f"{number} " * 1000}),
+            lambda: saver.put_writes(thread.where, [("x", 2)], "task"),
+            lambda: saver.get_tuple(config(name)),
+        ):
+            try:
+                step()
+                came.append("done")
+            except DatabaseUnreachable:
+                came.append("lost")
+        line.cut = None
+        found = saver.get_tuple(config(name))
+        assert found.checkpoint["channel_values"]["x"] == (1 if came[0] == "done" else 0)
+        assert bool(found.pending_writes) == (came[1] == "done")
+        thread.where = where if came[0] == "lost" else thread.where
+        thread.put({"x": 3})
+        assert values(saver, name)["x"] == 3
+        return came, line.cuts > 0
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_line_may_be_cut_at_any_message(address: str, folder: Path, cut: Any) -> None:
+    """What was lost is said to be lost, what was not is there, and the thread goes on."""
+    said: list[list[str]] = []
+    for number in range(60):
+        place = folder / str(number)
+        place.mkdir()
+        came, was_cut = cut_at(address, place, cut, number)
+        said.append(came)
+        if not was_cut:
+            break
+    assert said[-1] == ["done"] * 3
+    assert ["lost", "lost", "done"] in said or ["lost", "done", "done"] in said
+    assert ["done", "lost", "done"] in said
+    with ResilientSaver.from_conn_string(address) as saver:
+        assert verify(saver).ok
+
+
 def test_a_commit_of_which_nobody_knows_is_said_so(address: str, folder: Path) -> None:
     with line_to(address, folder) as (line, place):
         saver = ResilientSaver.from_conn_string(place, busy_timeout=0.1)
