@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from langgraph_resilient.maintenance import stats
+
 
 def bytes_on_disk(path: str) -> int:
     """Return the database's bytes: its file, its WAL and whatever else the saver put beside it."""
@@ -55,6 +57,13 @@ def of_lmdb(saver: Any, path: str) -> int:
             for key, value in transaction.cursor(database):
                 total += len(key) + len(value)
     return total
+
+
+def of_ours_on_postgres(saver: Any, path: str) -> int:
+    """The stored size of every value in our own tables on a PostgreSQL server."""
+    found = stats(saver)
+    values = (found.blob_bytes, found.template_bytes, found.envelope_bytes, found.write_bytes)
+    return sum(values)
 
 
 def of_postgres(saver: Any, path: str) -> int:

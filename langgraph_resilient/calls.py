@@ -28,7 +28,7 @@ from langgraph_resilient.records import (
 from langgraph_resilient.restoring import unpacked
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import Conflict
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.draft import Draft

@@ -17,7 +17,7 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.records import BLOB_BITS, ThreadRow
 from langgraph_resilient.restoring import Restorer, open_blob, unpacked
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 
 def release(session: Session, blobs: Iterable[int]) -> None:

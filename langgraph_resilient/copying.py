@@ -31,7 +31,7 @@ from langgraph_resilient.records import (
 from langgraph_resilient.restoring import Restorer, unpacked
 from langgraph_resilient.retention import checkpoints_of, folded, namespaces_of
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 _LAST = 1 << 62
 

@@ -22,7 +22,7 @@ from langgraph_resilient.records import BLOB_BITS, ORDINALS, Lifetime, Namespace
 from langgraph_resilient.restoring import ENTRY_BYTES, Kept
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import Conflict
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.engine import Engine

@@ -37,9 +37,10 @@ from langgraph_resilient.process import pid
 from langgraph_resilient.runs import Runs
 from langgraph_resilient.store import migrate, rows
 from langgraph_resilient.store.cache import Cache
+from langgraph_resilient.store.committing import Database
 from langgraph_resilient.store.failures import Conflict
-from langgraph_resilient.store.quick import QuickWriter
-from langgraph_resilient.store.sqlite import Session, SqliteDatabase
+from langgraph_resilient.store.opening import database, quick_writer
+from langgraph_resilient.store.session import Session
 from langgraph_resilient.store.target import Target
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ class Engine:
         self._begin()
 
     def _begin(self) -> None:
-        self.db = SqliteDatabase(self.target, self.options, self._connection)
+        self.db = database(self.target, self.options, self._connection)
         self.offload = Offload(self.options.readers)
         self.waiting = Offload(_WAITING)
         """For work that others' commits may have to come before; never the same threads."""
@@ -98,7 +99,7 @@ class Engine:
         """Stores a checkpoint that a snapshot policy holds back: thread, checkpoint id."""
         self.adopt: Callable[[str], None] | None = getattr(self, "adopt", None)
         """Moves a thread over that is only in the tables of ``SqliteSaver``."""
-        self.quick = QuickWriter(self.db)
+        self.quick = quick_writer(self.db)
         self.ready = False
         self._states: OrderedDict[str, ThreadState] = OrderedDict()
         self._uses = 0
@@ -114,6 +115,14 @@ class Engine:
         """Threads known not to need moving over from them."""
 
     # --- opening ------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """The clock by which leases run out, in seconds since 1970."""
+        return self.db.now if self.db.is_file else self._now
+
+    def _now(self) -> float:
+        return self.db.now()  # after a fork, of the database that the child has
 
     @property
     def protected(self) -> bool:
@@ -139,7 +148,7 @@ class Engine:
             try:
                 self.has_tables = self._load() or self._create()
                 with self.db.read() as session:
-                    self.old_tables = has_old_tables(session)
+                    self.old_tables = self.db.is_file and has_old_tables(session)
             except BaseException:
                 self.db.disconnect()  # whoever cannot open it will not close it either
                 raise
@@ -158,7 +167,7 @@ class Engine:
             self.lock = threading.RLock()
             self.offload = Offload(self.options.readers)
             self.waiting = Offload(_WAITING)
-            self.quick = QuickWriter(self.db)
+            self.quick = quick_writer(self.db)
             self.runs = Runs()
             for state in self._states.values():
                 state.lock = threading.RLock()
@@ -511,6 +520,6 @@ def _type_pair(item: type | tuple[str, str]) -> tuple[str, str]:
     return module, name
 
 
-_leaked: list[SqliteDatabase] = []
+_leaked: list[Database] = []
 
 __all__ = ["Engine", "SaverClosed", "clock_place"]

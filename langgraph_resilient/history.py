@@ -15,7 +15,7 @@ from langgraph_resilient.listing import Reading
 from langgraph_resilient.records import CheckpointRow, NamespaceRow, ThreadRow
 from langgraph_resilient.restoring import Restorer, unpacked
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 
 def read(

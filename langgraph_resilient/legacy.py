@@ -21,7 +21,7 @@ from langgraph_resilient.errors import CheckpointCorrupt, ResilientError, Tamper
 from langgraph_resilient.records import Snapshot, Write
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import translated
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 _PAGE = 16
 

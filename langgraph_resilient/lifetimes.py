@@ -15,7 +15,7 @@ from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DatabaseReadOnly, StorageError
 from langgraph_resilient.records import Lifetime
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from langgraph_resilient.recording import UserSerde
 from langgraph_resilient.records import NamespaceRow, Snapshot, ThreadRow
 from langgraph_resilient.restoring import Restorer, collector_paused, primed_lists
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 _FIRST_PAGE = 4
 _PAGE = 16

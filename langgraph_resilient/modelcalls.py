@@ -21,7 +21,7 @@ from langgraph_resilient.errors import CheckpointCorrupt, DataCorrupt, Resilient
 from langgraph_resilient.records import ModelCallRecord, ModelCallState, ordinal
 from langgraph_resilient.restoring import unpacked
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.draft import Draft, Namespace

@@ -23,7 +23,7 @@ from langgraph_resilient.records import NamespaceRow
 from langgraph_resilient.restoring import decoded, unpacked
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import Conflict
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from langgraph_resilient.codec.packed import (
 from langgraph_resilient.errors import BlobCorrupt, CheckpointCorrupt, DataCorrupt
 from langgraph_resilient.records import BLOB_BITS, CheckpointRow, Snapshot, Write, WritesRow
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.engine import Engine

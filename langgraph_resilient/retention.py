@@ -28,7 +28,7 @@ from langgraph_resilient.records import (
 )
 from langgraph_resilient.restoring import Restorer, address_of, open_blob
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 logger = logging.getLogger(__name__)
 

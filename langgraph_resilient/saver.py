@@ -125,10 +125,11 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         serde: SerializerProtocol | None = None,
         **options: Any,
     ) -> Self:
-        """A saver on a file, usable at once and in ``with`` and ``async with``.
+        """A saver on a database, usable at once and in ``with`` and ``async with``.
 
         Args:
-            conn_string: a path, ``":memory:"``, a SQLite URI (``file:agent.db?mode=ro``).
+            conn_string: a path, ``":memory:"``, a SQLite URI (``file:agent.db?mode=ro``), or
+                ``postgresql://…`` for a PostgreSQL server (extra ``postgres``).
             serde: see the class.
             **options: see `langgraph_resilient.options.Options`.
 
@@ -198,8 +199,11 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         return self._engine.ready
 
     @property
-    def conn(self) -> sqlite3.Connection:
-        """The write connection, for tools that look at a ``SqliteSaver``'s; hold `lock` meanwhile."""
+    def conn(self) -> Any:
+        """The write connection, for tools that look at a ``SqliteSaver``'s; hold `lock` meanwhile.
+
+        A ``sqlite3.Connection``, or psycopg's on PostgreSQL.
+        """
         self._engine.open()
         return self._engine.db.connection
 
@@ -209,7 +213,7 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         return self._engine.db.lock
 
     @contextmanager
-    def cursor(self, transaction: bool = True) -> Iterator[sqlite3.Cursor]:
+    def cursor(self, transaction: bool = True) -> Iterator[Any]:
         """A cursor on `conn` under `lock`; commits at the end, or rolls back on an exception."""
         with self.lock:
             cursor = self.conn.cursor()

@@ -37,7 +37,8 @@ class Views:
         """The tool calls of this database: what was called, what is unknown, and decisions."""
         found = self._ledger
         if found is None or found[0] is not self:  # a copy of a saver has its own serializer
-            found = self._ledger = (self, Ledger(Book(self._engine, self._reading_now)))
+            book = Book(self._engine, self._reading_now, self._engine.now)
+            found = self._ledger = (self, Ledger(book))
         return found[1]
 
     @property

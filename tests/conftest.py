@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from old_python import is_untold
+from serving import fresh_address
 
 from langgraph_resilient import Cipher, ResilientSaver
 
-BACKENDS = ("file", "memory", "connection")
+BACKENDS = ("file", "memory", "connection", "postgres")
 GUARDS = ("plain", "cipher", "serde")
 SEALED = "sealed"
 """One more, with an integrity key: for modules that set `MORE_GUARDS = [SEALED]`."""
@@ -71,6 +72,8 @@ class SaverFactory:
         self.guard = guard
         self.path = folder / "agent.db"
         self.persistent = backend != "memory"
+        self.is_file = backend in ("file", "connection")
+        self.address = fresh_address() if backend == "postgres" else str(self.path)
 
     def options(self) -> dict[str, Any]:
         if self.guard == "cipher":
@@ -86,7 +89,7 @@ class SaverFactory:
             with self._on_connection(options) as saver:
                 yield saver
         else:
-            target = ":memory:" if self.backend == "memory" else str(self.path)
+            target = ":memory:" if self.backend == "memory" else self.address
             with ResilientSaver.from_conn_string(target, **options) as saver:
                 yield saver
 
@@ -103,12 +106,24 @@ class SaverFactory:
             conn.close()
 
 
+def combinations(guards: Iterable[str] = GUARDS) -> list[Any]:
+    """Every backend with every guard; a server's guards but the first are tried by the campaign."""
+    return [
+        pytest.param(
+            (backend, guard),
+            id=f"{backend}-{guard}",
+            marks=[pytest.mark.campaign] if backend == "postgres" and guard != "plain" else [],
+        )
+        for backend in BACKENDS
+        for guard in guards
+    ]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A `saver_factory` for every backend and every guard that the test's module is for."""
     if "saver_factory" in metafunc.fixturenames:
         guards = (*GUARDS, *getattr(metafunc.module, "MORE_GUARDS", ()))
-        pairs = [(backend, guard) for backend in BACKENDS for guard in guards]
-        metafunc.parametrize("saver_factory", pairs, indirect=True, ids="-".join)
+        metafunc.parametrize("saver_factory", combinations(guards), indirect=True)
 
 
 @pytest.fixture

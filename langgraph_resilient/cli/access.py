@@ -17,13 +17,13 @@ class Access:
     """What the options say about the database.
 
     Attributes:
-        db: the SQLite file.
+        db: the SQLite file, or the address of a database on a PostgreSQL server.
         cipher_key_files: the current key and, for rotation, earlier ones.
         integrity_key_file: the key of the seals.
         rollback_anchor: the file that remembers the newest commit.
     """
 
-    db: Path = Path("agent.db")
+    db: str | Path = "agent.db"
     cipher_key_files: tuple[Path, ...] = ()
     integrity_key_file: Path | None = None
     rollback_anchor: Path | None = None
@@ -38,13 +38,15 @@ class Access:
 
 @contextmanager
 def opened(access: Access) -> Iterator[ResilientSaver]:
-    """The saver on an existing file.
+    """The saver on an existing database.
 
     Raises:
-        DatabaseUnreachable: there is no such file; none is made by looking for it.
+        DatabaseUnreachable: there is no such file, or the server has no tables of ours; none are made
+            by looking for them.
         ConfigurationError: a key file cannot be used.
     """
-    if not access.db.is_file():
+    is_file = "://" not in str(access.db)
+    if is_file and not Path(access.db).is_file():
         raise DatabaseUnreachable(
             f"there is no database {access.db}; name it with --db FILE or LANGGRAPH_RESILIENT_DB"
         )
@@ -57,8 +59,22 @@ def opened(access: Access) -> Iterator[ResilientSaver]:
         options["integrity_key"] = read_key(access.integrity_key_file)
     if access.rollback_anchor:
         options["rollback_anchor"] = access.rollback_anchor
-    with ResilientSaver.from_conn_string(access.db, **options) as saver:
+    saver = ResilientSaver.from_conn_string(access.db, **options)
+    if not is_file:
+        _check_tables(saver)
+    with saver:
         yield saver
+
+
+def _check_tables(saver: ResilientSaver) -> None:
+    db = saver._engine.db
+    with db.read() as session:
+        if "resilient_meta" not in session.relations():
+            saver.close()
+            raise DatabaseUnreachable(
+                f"there are no threads in {db.where}, schema by schema of its search_path; name "
+                "another one in --db with ?options=-csearch_path=SCHEMA"
+            )
 
 
 def read_key(path: Path) -> bytes:

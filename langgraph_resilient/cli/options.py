@@ -29,10 +29,10 @@ Threads = Annotated[
 # name in `Access`: type, option, environment variable, help
 _SHARED: dict[str, tuple[Any, str, str, str]] = {
     "db": (
-        Path | None,
+        str | None,
         "--db",
         "LANGGRAPH_RESILIENT_DB",
-        "The SQLite file; agent.db when none is named.",
+        "The SQLite file, or postgresql://...; agent.db when none is named.",
     ),
     "cipher_key_files": (
         list[Path] | None,

@@ -26,7 +26,7 @@ from langgraph_resilient.ledger import Book, Reading, ThreadHeld, flights
 from langgraph_resilient.records import ModelCallRecord, ModelCallState, ordinal
 from langgraph_resilient.restoring import Restorer, decoded
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

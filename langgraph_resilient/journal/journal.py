@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from langgraph_resilient.errors import CallNotFound
 from langgraph_resilient.journal.book import JournalBook
 from langgraph_resilient.records import ModelCallRecord, ordinal
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

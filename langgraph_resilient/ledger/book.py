@@ -42,7 +42,7 @@ from langgraph_resilient.records import (
 )
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import Conflict
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 logger = logging.getLogger(__name__)
 

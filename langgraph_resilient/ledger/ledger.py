@@ -14,7 +14,7 @@ from langgraph_resilient.ledger.decision import Standing
 from langgraph_resilient.ledger.entry import Entry, entry_of
 from langgraph_resilient.records import CallRecord, CallState, Event
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from langgraph_resilient.recording import UserSerde
 from langgraph_resilient.records import CallName, CallRecord, CallState, Owner
 from langgraph_resilient.restoring import Restorer, decoded
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 logger = logging.getLogger(__name__)
 

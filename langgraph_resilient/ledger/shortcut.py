@@ -23,7 +23,7 @@ from langgraph_resilient.ledger.invocation import Invocation
 from langgraph_resilient.process import pid
 from langgraph_resilient.recording import UserSerde
 from langgraph_resilient.records import CallRecord, CallState, Effect
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 _SMALL: Final = 4096
 """Longer values are worth storing once, by content, with the messages they become."""

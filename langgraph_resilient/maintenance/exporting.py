@@ -35,7 +35,7 @@ from langgraph_resilient.maintenance.scanning import snapshot
 from langgraph_resilient.maintenance.threadexport import ThreadExport
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.failures import translated
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.saver import ResilientSaver

@@ -18,7 +18,7 @@ from langgraph_resilient.maintenance.reports import GcReport, OnProgress, Progre
 from langgraph_resilient.maintenance.scanning import snapshot
 from langgraph_resilient.restoring import Restorer
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.saver import ResilientSaver

@@ -25,7 +25,7 @@ from langgraph_resilient.records import (
 )
 from langgraph_resilient.restoring import Restorer
 from langgraph_resilient.store import migrate, rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.saver import ResilientSaver
@@ -225,10 +225,7 @@ def stats(saver: ResilientSaver) -> Stats:
         blobs = session.all("sum_blobs")
         templates = session.all("sum_templates")
         old = set(old_threads(engine, session)) - {row[1] for row in session.all("threads_all")}
-        page_size, pages, free = (
-            int(session.raw(f"PRAGMA {name}")[0][0])
-            for name in ("page_size", "page_count", "freelist_count")
-        )
+        page_size, pages, free = session.pages()
         return Stats(
             path=engine.db.where,
             file_bytes=_size(engine, "") or page_size * pages,

@@ -12,7 +12,7 @@ from langgraph_resilient.maintenance.scanning import page
 from langgraph_resilient.records import ModelCallState, ordinal
 from langgraph_resilient.restoring import decoded, unpacked
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.maintenance.verification import Check

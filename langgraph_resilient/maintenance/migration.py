@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph_resilient import legacy
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.engine import Engine
-from langgraph_resilient.errors import DataCorrupt, TypeNotAllowed, ValueRefused
+from langgraph_resilient.errors import ConfigurationError, DataCorrupt, TypeNotAllowed, ValueRefused
 from langgraph_resilient.listing import Reading
 from langgraph_resilient.maintenance.comparing import Comparer, as_json
 from langgraph_resilient.maintenance.given import engine_of
@@ -23,7 +23,7 @@ from langgraph_resilient.maintenance.scanning import snapshot
 from langgraph_resilient.records import NamespaceRow, Snapshot, ThreadRow, Write
 from langgraph_resilient.restoring import Restorer
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.saver import ResilientSaver
@@ -54,10 +54,15 @@ def migrate(
         What was moved, and which threads were left as they are and why.
 
     Raises:
+        ConfigurationError: the database is not a file, so that `SqliteSaver` never wrote to it.
         StorageError: the database could not store it; threads moved before are safe.
     """
-    move = _Migration(saver)
     engine = engine_of(saver)
+    if not engine.db.is_file:
+        raise ConfigurationError(
+            f"{engine.db.where} has no tables of SqliteSaver; migrate moves threads within a file"
+        )
+    move = _Migration(saver)
     with snapshot(engine) as session:
         known = old_threads(engine, session)
     there = set(known)

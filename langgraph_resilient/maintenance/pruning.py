@@ -19,7 +19,7 @@ from langgraph_resilient.maintenance.scanning import snapshot
 from langgraph_resilient.records import CallState, CheckpointRow, NamespaceRow, ThreadRow
 from langgraph_resilient.restoring import Restorer
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.saver import ResilientSaver

@@ -16,7 +16,7 @@ from langgraph_resilient.maintenance.reports import OnProgress, Progress
 from langgraph_resilient.modelcalls import chunk_place, journal_place
 from langgraph_resilient.records import NamespaceRow, ThreadRow
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.saver import ResilientSaver

@@ -15,7 +15,7 @@ from langgraph_resilient.maintenance.reports import Lost, RepairReport
 from langgraph_resilient.maintenance.scanning import snapshot
 from langgraph_resilient.records import NamespaceRow, ThreadRow
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.saver import ResilientSaver

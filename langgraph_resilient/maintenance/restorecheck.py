@@ -10,7 +10,7 @@ from langgraph_resilient.records import BLOB_BITS
 from langgraph_resilient.restoring import open_blob
 from langgraph_resilient.store import rows
 from langgraph_resilient.store.cache import Cache
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.maintenance.verification import Check

@@ -10,7 +10,7 @@ from typing import Any
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import DatabaseCorrupt
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 PAGE = 1000
 _INDEX = (1 << rows.PART_BITS) - 1

@@ -21,7 +21,7 @@ from langgraph_resilient.maintenance.scanning import Content, contents, page
 from langgraph_resilient.records import BLOB_BITS, NamespaceRow
 from langgraph_resilient.restoring import address_of, decoded, unpacked
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.maintenance.verification import Check

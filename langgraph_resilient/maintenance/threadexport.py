@@ -14,7 +14,7 @@ from langgraph_resilient.maintenance.reports import Lossy
 from langgraph_resilient.maintenance.scanning import page
 from langgraph_resilient.records import CheckpointRow, NamespaceRow, Snapshot, ThreadRow, Write
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 
 class ThreadExport:

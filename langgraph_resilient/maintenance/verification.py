@@ -31,7 +31,7 @@ from langgraph_resilient.maintenance.reports import (
 from langgraph_resilient.maintenance.scanning import snapshot
 from langgraph_resilient.maintenance.threadcheck import ThreadCheck
 from langgraph_resilient.store import migrate, queries
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 if TYPE_CHECKING:
     from langgraph_resilient.saver import ResilientSaver
@@ -226,9 +226,8 @@ class Check:
             self.counts["old_threads"] = len(old)
 
     def _file(self, session: Session) -> None:
-        for (message,) in session.raw(f"PRAGMA integrity_check({_MESSAGES})"):
-            if message != "ok":
-                self.found("file", f"SQLite's integrity_check: {message}")
+        for message in session.complaints(_MESSAGES):
+            self.found("file", message)
 
     def _schema(self, session: Session) -> None:
         version = migrate.version_of(session)
@@ -243,13 +242,7 @@ class Check:
             if number <= version
             for name in _CREATED.findall(script)
         }
-        there = {
-            row[0]
-            for row in session.raw(
-                "SELECT name FROM sqlite_master WHERE type IN ('table', 'index') "
-                "AND name LIKE 'resilient\\_%' ESCAPE '\\'"
-            )
-        }
+        there = session.relations()
         for name in sorted(wanted - there):
             self.found("schema", f"the table or index {name} is missing")
         for name in sorted(there - wanted):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from langgraph_resilient.errors import DatabaseCorrupt, SchemaTooNew
 from langgraph_resilient.store import queries
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 
 def version_of(session: Session) -> int:
     """The schema version of the database; 0 when it has none of our tables."""
-    if not session.raw(
-        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'resilient_meta'"
-    ):
+    if "resilient_meta" not in session.relations():
         return 0
     row = session.raw("SELECT number FROM resilient_meta WHERE name = 'schema'")
     return int(row[0][0]) if row else 0
@@ -44,8 +42,7 @@ def missing(session: Session, version: int, where: str) -> frozenset[str]:
     if version == newest():
         return frozenset()
     tables, about = queries.newer_than(version)
-    there = session.raw("SELECT name FROM sqlite_master WHERE type = 'table'")
-    for (name,) in there:
+    for name in session.relations():
         if name in tables:
             raise DatabaseCorrupt(
                 f"{where} says that its schema version is {version}, and has the table {name} of a "
@@ -64,7 +61,7 @@ def upgrade(session: Session, where: str) -> int:
     check(version, where)
     for number, script in queries.migrations():
         if number > version:
-            for statement in queries.statements(script):
+            for statement in session.upgrade_statements(script):
                 session.raw(statement)
             session.run("meta_put", "schema", number, b"")
             version = number

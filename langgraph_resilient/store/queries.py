@@ -27,11 +27,11 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
-@lru_cache(maxsize=1)
-def load() -> dict[str, str]:
-    """Every statement by name."""
+@lru_cache(maxsize=2)
+def load(dialect: str = "") -> dict[str, str]:
+    """Every statement by name; of a dialect only those that differ from the portable ones."""
     found: dict[str, str] = {}
-    folder = resources.files("langgraph_resilient.store") / "sql"
+    folder = resources.files("langgraph_resilient.store") / "sql" / dialect
     for entry in sorted(folder.iterdir(), key=lambda item: item.name):
         if entry.name.endswith(".sql"):
             found.update(parse(entry.read_text("utf-8")))

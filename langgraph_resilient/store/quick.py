@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +23,9 @@ _PAGES = 4096
 Statement = tuple[str, Sequence[Any]]
 
 
-class _Waiting:
+class Waiting:
+    """Statements in the queue of a quick writer."""
+
     __slots__ = ("done", "error", "statements")
 
     def __init__(self, statements: Sequence[Statement]):
@@ -31,25 +34,18 @@ class _Waiting:
         self.error: Exception | None = None
 
 
-def _fail(batch: Sequence[_Waiting], failure: Exception) -> None:
+def _fail(batch: Sequence[Waiting], failure: Exception) -> None:
     for waiting in batch:
         waiting.error = failure
 
 
-class QuickWriter:
-    """Runs named statements in small transactions. Safe to use from any thread.
+class QuickWriter(ABC):
+    """Runs named statements in small transactions. Safe to use from any thread."""
 
-    Args:
-        db: whose file it writes to; where the database lives in one connection, that one is used.
-    """
-
-    def __init__(self, db: SqliteDatabase):
-        self._db = db
-        self._sql = queries.load()
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         """Guards the connection and the transaction on it."""
-        self._connection: sqlite3.Connection | None = None
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[Waiting] = deque()
 
     def write(self, statements: Sequence[Statement]) -> None:
         """Run statements, all or none; on return SIGKILL does not undo them.
@@ -57,7 +53,7 @@ class QuickWriter:
         Raises:
             StorageError: they were not stored.
         """
-        waiting = _Waiting(statements)
+        waiting = Waiting(statements)
         if not self._queue and self._lock.acquire(blocking=False):
             try:  # nobody else writes: no queue is needed
                 self._store([waiting])
@@ -73,6 +69,34 @@ class QuickWriter:
         if waiting.error is not None:
             raise waiting.error
 
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection of its own."""
+
+    def _commit(self) -> None:
+        batch: list[Waiting] = []
+        while self._queue:
+            batch.append(self._queue.popleft())
+        self._store(batch)
+
+    @abstractmethod
+    def _store(self, batch: list[Waiting]) -> None:
+        """Run a batch in one transaction and note how it ended; under the lock."""
+
+
+class SqliteQuickWriter(QuickWriter):
+    """The quick writer of a SQLite database.
+
+    Args:
+        db: whose file it writes to; where the database lives in one connection, that one is used.
+    """
+
+    def __init__(self, db: SqliteDatabase):
+        super().__init__()
+        self._db = db
+        self._sql = queries.load()
+        self._connection: sqlite3.Connection | None = None
+
     def close(self) -> None:
         """Close the connection of its own."""
         with self._lock:
@@ -80,13 +104,7 @@ class QuickWriter:
                 self._connection.close()
                 self._connection = None
 
-    def _commit(self) -> None:
-        batch: list[_Waiting] = []
-        while self._queue:
-            batch.append(self._queue.popleft())
-        self._store(batch)
-
-    def _store(self, batch: list[_Waiting]) -> None:
+    def _store(self, batch: list[Waiting]) -> None:
         # The main writer's lock: the two connections must not wait for each other inside SQLite,
         # which would sleep for milliseconds.
         with self._db.lock:
@@ -103,7 +121,7 @@ class QuickWriter:
                     waiting.done = True
             self._db.note_commit()
 
-    def _run(self, batch: list[_Waiting]) -> None:
+    def _run(self, batch: list[Waiting]) -> None:
         connection = self._opened()
         own = not connection.in_transaction  # a user's connection may be in one
         execute = connection.execute

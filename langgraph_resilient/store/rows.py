@@ -24,7 +24,7 @@ from langgraph_resilient.records import (
     ThreadRow,
     WritesRow,
 )
-from langgraph_resilient.store.sqlite import Row, Session
+from langgraph_resilient.store.session import Row, Session
 
 logger = logging.getLogger(__name__)
 

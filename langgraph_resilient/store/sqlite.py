@@ -10,9 +10,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,32 +23,31 @@ from langgraph_resilient.errors import (
 )
 from langgraph_resilient.options import Options
 from langgraph_resilient.store import queries
-from langgraph_resilient.store.cache import Cache
+from langgraph_resilient.store.committing import PATIENCE, Database, Pending, do
 from langgraph_resilient.store.copier import WalCopier
 from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
+from langgraph_resilient.store.session import Row, Session
 from langgraph_resilient.store.target import Target, create_private, refuse_stump
 
-Row = tuple[Any, ...]
 _WAL_SLACK = 16
 """Pages of the last commit before the log is copied."""
+_SMALL_FILE = 1 << 20
+"""Files below this many bytes get small pages."""
+_SMALL_PAGE = 1024
 _READER_KILOBYTES = 512
 """Pages that each read connection keeps; what was decoded is kept elsewhere."""
 
 
-class Session:
+class SqliteSession(Session):
     """Runs named queries on one connection, inside a transaction that somebody else opened."""
 
     def __init__(
         self, connection: sqlite3.Connection, where: str, missing: frozenset[str] = frozenset()
     ):
+        super().__init__(missing)
         self._connection = connection
         self._where = where
-        self._missing = missing
         self._sql = queries.load()
-        self.addresses: Cache | None = None
-        """Where a reader may note which content it found where; nowhere by default."""
-        self.bare = False
-        """Whether our tables are missing: then every query of ours finds nothing."""
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -110,21 +108,33 @@ class Session:
         except DRIVER_ERRORS as error:
             raise translated(error, self._where) from error
 
+    def upgrade_statements(self, script: str) -> list[str]:
+        """The statements of a migration script, as SQLite takes them."""
+        return queries.statements(script)
 
-class Pending:
-    """Work in the queue of the writer."""
+    def relations(self) -> set[str]:
+        """The names of our tables and indexes that are there."""
+        found = self.raw(
+            "SELECT name FROM sqlite_master WHERE type IN ('table', 'index') "
+            "AND name LIKE 'resilient\\_%' ESCAPE '\\'"
+        )
+        return {row[0] for row in found}
 
-    __slots__ = ("done", "error", "failed", "result", "work")
+    def pages(self) -> tuple[int, int, int]:
+        """The size of a page in bytes, how many pages the file has, and how many of them are free."""
+        size, count, free = (
+            int(self.raw(f"PRAGMA {name}")[0][0])
+            for name in ("page_size", "page_count", "freelist_count")
+        )
+        return size, count, free
 
-    def __init__(self, work: Callable[[Session], Any], failed: Callable[[], None] | None):
-        self.work = work
-        self.failed = failed
-        self.done = False
-        self.result: Any = None
-        self.error: BaseException | None = None
+    def complaints(self, limit: int) -> list[str]:
+        """What SQLite's integrity_check finds, so many findings at most."""
+        found = self.raw(f"PRAGMA integrity_check({int(limit)})")
+        return [f"SQLite's integrity_check: {row[0]}" for row in found if row[0] != "ok"]
 
 
-class SqliteDatabase:
+class SqliteDatabase(Database):
     """One database: opens, commits in groups, hands out read sessions, closes.
 
     Args:
@@ -133,31 +143,24 @@ class SqliteDatabase:
         connection: the user's own connection; everything then happens on it, under the lock.
     """
 
+    is_file = True
+
     def __init__(
         self,
         target: Target,
         options: Options,
         connection: sqlite3.Connection | None = None,
     ):
-        self.target = target
-        self.options = options
+        super().__init__(target, options)
         self.own = connection is None
-        self.lock = threading.RLock()
-        """Guards the write connection, and every use of a single connection."""
-        self.read_only = False
-        self.missing: frozenset[str] = frozenset()
-        """Queries about tables that the file, of an older schema, has not: they find nothing."""
         self._sql = queries.load()
         self._given = connection
         self._writer: sqlite3.Connection | None = connection
-        self._queue: deque[Pending] = deque()
-        self._queue_lock = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         self._taken = False
         self._copier: WalCopier | None = None
         self._immutable = False
-        self._closed = False
         self.where = str(target.path) if target.path is not None else "the database"
 
     # --- opening and closing ------------------------------------------------------------------
@@ -304,47 +307,51 @@ class SqliteDatabase:
                 self._writer.close()
                 self._writer = None
 
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
+    def shrink(self) -> str:
+        """Give the free space of the file back; why not, or nothing when it is done."""
+        with self.lock:  # protects the write connection
+            connection = self.connection
+            if connection.in_transaction:
+                return "a transaction is open on the connection"
+            try:
+                connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE)}")
+                connection.execute("VACUUM")
+                if not self.single:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.OperationalError as error:
+                if "locked" in str(error) or "busy" in str(error):
+                    return "another process is using the file; run it again when none is"
+                raise translated(error, self.where) from error
+            except DRIVER_ERRORS as error:
+                raise translated(error, self.where) from error
+            finally:
+                timeout = self.options.busy_timeout * 1000
+                connection.execute(f"PRAGMA busy_timeout = {int(timeout)}")
+            if not self.single and not self.read_only:
+                self._fit_pages()
+        return ""
+
+    def _fit_pages(self) -> None:
+        """A small file in small pages: each of its tables and indexes takes one at least.
+
+        That needs the file for itself for a moment: it must leave WAL, which every opening sets
+        again. Where somebody has it open, it stays as it is.
+        """
+        path = self.target.path
+        size = 0 if path is None else path.stat().st_size
+        wanted = _SMALL_PAGE if size < _SMALL_FILE else int(self.options.page_size)
+        if path is None or _SMALL_FILE <= size < 4 * _SMALL_FILE:
+            return
+        self.disconnect()
+        with closing(self.target.open(self.options)) as connection, suppress(*DRIVER_ERRORS):
+            connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE)}")
+            if int(connection.execute("PRAGMA page_size").fetchone()[0]) == wanted:
+                return
+            if connection.execute("PRAGMA journal_mode = DELETE").fetchone()[0] == "delete":
+                connection.execute(f"PRAGMA page_size = {int(wanted)}")
+                connection.execute("VACUUM")
 
     # --- writing ------------------------------------------------------------------------------
-
-    def enqueue(
-        self, work: Callable[[Session], Any], failed: Callable[[], None] | None = None
-    ) -> Pending:
-        """Queue work for the next commit. The order of queueing is the order of doing.
-
-        `failed` is called as soon as it is known that the work was not stored, before any work
-        that was queued later is done.
-        """
-        pending = Pending(work, failed)
-        with self._queue_lock:
-            self._queue.append(pending)
-        return pending
-
-    def finish(self, pending: Pending) -> Any:
-        """Return when `pending` is durable; commits everything queued if nobody else does.
-
-        Raises:
-            Conflict: another writer was faster.
-            ResilientError: it could not be stored; nothing of it was.
-        """
-        with self.lock:  # protects the write connection and the transaction on it
-            if not pending.done:
-                try:
-                    self._commit_queue()
-                except BaseException as error:
-                    self._withdraw(pending, error)
-                    raise
-        if pending.error is not None:
-            raise pending.error
-        return pending.result
-
-    def write(self, work: Callable[[Session], Any]) -> Any:
-        """Do `work` in a write transaction of its own group; durable on return."""
-        return self.finish(self.enqueue(work))
 
     def step(self, name: str, parameters: Sequence[Any]) -> int:
         """Run one statement in a write transaction of its own; how many rows it changed.
@@ -370,30 +377,6 @@ class SqliteDatabase:
         finally:
             self.lock.release()
 
-    def _withdraw(self, pending: Pending, error: BaseException) -> None:
-        """Its owner was interrupted: it will not be stored, and what builds on it must not be."""
-        with self._queue_lock:
-            if pending not in self._queue:
-                return
-            self._queue.remove(pending)
-        _fail(pending, error)
-
-    def _commit_queue(self) -> None:
-        with self._queue_lock:
-            batch = list(self._queue)
-            self._queue.clear()
-        try:
-            self._commit(batch)
-        except Exception as error:  # noqa: BLE001 - raised again by whoever waits for each piece
-            for pending in batch:
-                if not pending.done:
-                    _fail(pending, pending.error or error)
-        except BaseException:
-            # Ctrl-C hit the thread that commits for others: their work goes back to the queue.
-            with self._queue_lock:
-                self._queue.extendleft(p for p in reversed(batch) if not p.done)
-            raise
-
     def _commit(self, batch: list[Pending]) -> None:
         connection = self.connection
         if self.read_only:
@@ -401,13 +384,13 @@ class SqliteDatabase:
                 f"{self.where} was opened for reading only; "
                 "make the file and its folder writable, or drop mode=ro"
             )
-        session = Session(connection, self.where, self.missing)
+        session = SqliteSession(connection, self.where, self.missing)
         joined = connection.in_transaction
         try:
             # IMMEDIATE: take the write lock now, so that no later statement can fail on it.
             connection.execute("SAVEPOINT resilient" if joined else "BEGIN IMMEDIATE")
             for pending in batch:
-                _do(connection, session, pending, alone=len(batch) == 1 and not joined)
+                do(connection, session, pending, alone=len(batch) == 1 and not joined)
             if joined:
                 connection.execute("RELEASE resilient")
                 # When nothing of ours was stored, the user's transaction stays as it was.
@@ -436,7 +419,7 @@ class SqliteDatabase:
         """A session whose queries all see one state of the database."""
         if self.single:
             with self.lock:  # protects the single connection from other threads
-                yield Session(self.connection, self.where, self.missing)
+                yield SqliteSession(self.connection, self.where, self.missing)
             return
         reader = self._borrow()
         try:
@@ -444,7 +427,7 @@ class SqliteDatabase:
                 reader.execute("BEGIN")
             except DRIVER_ERRORS as error:
                 raise translated(error, self.where) from error
-            yield Session(reader, self.where, self.missing)
+            yield SqliteSession(reader, self.where, self.missing)
             try:
                 reader.execute("COMMIT")
             except DRIVER_ERRORS as error:
@@ -472,7 +455,7 @@ class SqliteDatabase:
                 return
             try:
                 connection.execute("BEGIN")
-                yield Session(connection, self.where, self.missing)
+                yield SqliteSession(connection, self.where, self.missing)
                 connection.execute("COMMIT")
             except BaseException as error:
                 _undo(connection, joined=False)
@@ -505,29 +488,6 @@ class SqliteDatabase:
                 self._readers.append(reader)
                 return
         reader.close()
-
-
-def _fail(pending: Pending, error: BaseException) -> None:
-    pending.error = error
-    pending.done = True
-    if pending.failed is not None:
-        pending.failed()
-
-
-def _do(connection: sqlite3.Connection, session: Session, pending: Pending, *, alone: bool) -> None:
-    """One queued piece of work; its failure undoes only itself, unless it is alone."""
-    if alone:
-        pending.result = pending.work(session)
-        return
-    connection.execute("SAVEPOINT piece")
-    try:
-        pending.result = pending.work(session)
-    except Exception as error:
-        if not connection.in_transaction:
-            raise  # a full disk, say, made SQLite undo the whole transaction
-        connection.execute("ROLLBACK TO piece")
-        _fail(pending, error)
-    connection.execute("RELEASE piece")
 
 
 def _undo(connection: sqlite3.Connection, joined: bool) -> None:

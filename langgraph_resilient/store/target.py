@@ -15,6 +15,7 @@ from langgraph_resilient.options import Options
 from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
 
 _HEADER_BYTES = 100
+_SERVER = ("postgresql://", "postgres://")
 
 
 class Target:
@@ -33,10 +34,10 @@ class Target:
 
     @classmethod
     def parse(cls, text: str | os.PathLike[str]) -> Target:
-        """The target of a path, ``":memory:"``, a SQLite URI or a ``sqlite:///`` URL.
+        """The target of a path, ``":memory:"``, a SQLite URI, a ``sqlite:///`` or PostgreSQL URL.
 
         Raises:
-            ConfigurationError: it is of another kind, such as a PostgreSQL address.
+            ConfigurationError: it is of another kind.
         """
         name = os.fspath(text)
         if not isinstance(name, str):
@@ -52,10 +53,13 @@ class Target:
             if inner == ":memory:" or not inner or query.get("mode") == ["memory"]:
                 return cls(name, True, None, query)
             return cls(name, True, Path(inner), query)
+        if name.startswith(_SERVER):
+            return ServerTarget(name, True, None, {})
         if "://" in name:
             raise ConfigurationError(
                 f"the connection string {name.split('://')[0]}://… is not supported; "
-                'give a file such as "agent.db", ":memory:" or "file:agent.db?mode=ro"'
+                'give a file such as "agent.db", ":memory:", "file:agent.db?mode=ro" or '
+                '"postgresql://host/database"'
             )
         return cls(name, False, Path(name), {})
 
@@ -107,6 +111,15 @@ class Target:
             )
         except DRIVER_ERRORS as error:
             raise translated(error, str(self.path or name)) from error
+
+
+class ServerTarget(Target):
+    """A database on a PostgreSQL server. `name` may hold a password: it is never shown."""
+
+    @property
+    def single(self) -> bool:
+        """Whether the whole database lives in one connection: never."""
+        return False
 
 
 def refuse_stump(path: Path) -> None:

@@ -24,7 +24,7 @@ from langgraph_resilient.ledger import Reading
 from langgraph_resilient.records import ModelCallRecord, ModelCallState, ordinal
 from langgraph_resilient.restoring import unpacked
 from langgraph_resilient.store.quick import Statement
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 
 _FOLD: Final = 64
 """Chunks after which short blocks become one."""

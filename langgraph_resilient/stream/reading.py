@@ -13,7 +13,7 @@ from langgraph_resilient._aio import pause
 from langgraph_resilient.journal import JournalBook
 from langgraph_resilient.records import ModelCallRecord, ModelCallState
 from langgraph_resilient.store import rows
-from langgraph_resilient.store.sqlite import Session
+from langgraph_resilient.store.session import Session
 from langgraph_resilient.stream.buffer import RESET, TEXT, stored
 
 _POSITIONS = 32

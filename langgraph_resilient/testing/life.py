@@ -338,6 +338,25 @@ async def _traced(saver: Any, faults: Faults) -> None:
     connection: Any = getattr(saver, "conn", None)
     if hasattr(connection, "set_trace_callback"):
         await _awaited(connection.set_trace_callback(faults.trace()))
+    elif hasattr(connection, "cursor_factory"):  # psycopg's
+        connection.cursor_factory = _tracing(connection.cursor_factory, faults.trace())
+
+
+def _tracing(cursor: Any, traced: Callable[[str], None]) -> Any:
+    """A class of cursors that tell each statement before it is carried out."""
+
+    def tell(query: Any) -> Any:
+        traced(query.decode() if isinstance(query, bytes) else str(query))
+        return query
+
+    class Tracing(cursor):  # type: ignore[misc]
+        def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
+            return super().execute(tell(query), *arguments, **options)
+
+        def executemany(self, query: Any, *arguments: Any, **options: Any) -> Any:
+            return super().executemany(tell(query), *arguments, **options)
+
+    return Tracing
 
 
 async def _awaited(given: Any) -> Any:

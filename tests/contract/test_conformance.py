@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from conftest import BACKENDS, GUARDS, SaverFactory
+from conftest import SaverFactory, combinations
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 
@@ -19,16 +19,15 @@ CAPABILITIES = 8
 TESTS = 81
 
 
-@pytest.mark.parametrize("guard", GUARDS)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_all_of_the_conformance_suite_passes(backend: str, guard: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", combinations())
+def test_all_of_the_conformance_suite_passes(kind: tuple[str, str], tmp_path: Path) -> None:
     folders = iter(range(1000))
 
-    @checkpointer_test(name=f"{backend}-{guard}")
+    @checkpointer_test(name="-".join(kind))
     async def fresh() -> AsyncGenerator[BaseCheckpointSaver, None]:
         folder = tmp_path / str(next(folders))
         folder.mkdir()
-        with SaverFactory(backend, guard, folder)() as saver:
+        with SaverFactory(*kind, folder)() as saver:
             yield saver
 
     report = asyncio.run(validate(fresh))

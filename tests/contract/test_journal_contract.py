@@ -28,6 +28,7 @@ from journaling import (
     streaming,
 )
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from serving import in_words_of
 
 from langgraph_resilient import ResilientSaver
 from langgraph_resilient.errors import CallNotFound, DataCorrupt, LostOwnership, ResilientError
@@ -370,7 +371,7 @@ def test_nothing_of_a_stream_or_an_answer_can_be_read_in_the_file(
 
 def damaged(saver: Any, table: str, change: str) -> None:
     with saver.cursor() as cursor:
-        cursor.execute(f"UPDATE resilient_{table} SET {change}")
+        cursor.execute(in_words_of(saver, f"UPDATE resilient_{table} SET {change}"))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from langgraph_resilient import ResilientSaver
 from langgraph_resilient.errors import ResilientError, StorageError
-from langgraph_resilient.store.quick import _Waiting
+from langgraph_resilient.store.quick import Waiting
 from langgraph_resilient.stream import StreamBuffer
 
 Fault = Callable[[], BaseException]
@@ -292,7 +292,7 @@ def test_an_interrupted_commit_says_so_to_all_who_shared_it(tmp_path: Path) -> N
     conn = sqlite3.connect(path, check_same_thread=False, factory=FaultyConnection)
     saver = ResilientSaver(conn)
     quick = saver._engine.quick
-    other = _Waiting([("chunks_delete", (1, 1))])
+    other = Waiting([("chunks_delete", (1, 1))])
     saver.setup()
     quick._queue.append(other)
     conn.fault, conn.countdown = FAULTS["interrupt"], 2

@@ -1,7 +1,7 @@
 """Several processes on one thread: one runs, the others wait or are refused, zombies write nothing.
 
 Every process is real. One that plays another machine has an owner of another host: only its lease
-says whether it lives.
+says whether it lives. On a file and on a server alike: a lease is a row.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
+from serving import fresh_address
 
 from langgraph_resilient import (
     LostOwnership,
@@ -32,6 +33,7 @@ from langgraph_resilient import (
 from langgraph_resilient.ledger import Book, Ledger, Reading
 from langgraph_resilient.ledger.owner import this_process
 
+Place = Path | str
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 CALL = {"name": "pay", "args": {"amount": 5}, "id": "c1", "type": "tool_call"}
 
@@ -85,31 +87,32 @@ def graph(
     return builder.compile(checkpointer=saver)
 
 
-def opened(path: Path, *, elsewhere: bool = False, **options: Any) -> ResilientSaver:
+def opened(path: Place, *, elsewhere: bool = False, **options: Any) -> ResilientSaver:
     saver = ResilientSaver.from_conn_string(path, **options)
     if elsewhere:
         book = Book(
             saver._engine,
             Reading,
-            owner=lambda: replace(this_process(), boot="another", host="elsewhere/1"),
+            saver._engine.now,
+            lambda: replace(this_process(), boot="another", host="elsewhere/1"),
         )
         saver._ledger = (saver, Ledger(book))
     return saver
 
 
-def asked(path: Path) -> None:
+def asked(path: Place, world: World) -> None:
     """A thread that stops right before its tool step."""
     with opened(path) as saver:
-        stopped = graph(saver, World(path.with_suffix(".none")))
+        stopped = graph(saver, world)
         stopped.interrupt_before_nodes = ["tools"]
         stopped.invoke({"messages": [("user", "go")]}, CONFIG, durability="sync")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    file = tmp_path / "agent.db"
-    asked(file)
-    return file
+@pytest.fixture(params=["file", "server"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    place = tmp_path / "agent.db" if request.param == "file" else fresh_address()
+    asked(place, World(tmp_path / "none"))
+    return place
 
 
 @pytest.fixture
@@ -117,7 +120,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "world")
 
 
-def resume(path: Path, world: World, **more: Any) -> Any:
+def resume(path: Place, world: World, **more: Any) -> Any:
     options = {k: more.pop(k) for k in ("lease", "lease_wait", "elsewhere") if k in more}
     with opened(path, **options) as saver:
         return graph(saver, world, **more).invoke(None, CONFIG, durability="sync")
@@ -125,7 +128,7 @@ def resume(path: Path, world: World, **more: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["external", "idempotent", "pure"])
 def test_two_processes_resume_a_thread_at_once_and_one_runs_the_tool(
-    path: Path, world: World, kind: str
+    path: Place, world: World, kind: str
 ) -> None:
     def worker() -> None:
         world.note("ready")
@@ -141,7 +144,9 @@ def test_two_processes_resume_a_thread_at_once_and_one_runs_the_tool(
     assert not any(line.startswith("paid 2") for line in world.lines())
 
 
-def test_a_second_process_that_waits_too_long_is_told_who_is_busy(path: Path, world: World) -> None:
+def test_a_second_process_that_waits_too_long_is_told_who_is_busy(
+    path: Place, world: World
+) -> None:
     def worker() -> None:
         resume(path, world, during=lambda: world.wait_for("let go"))
 
@@ -155,7 +160,7 @@ def test_a_second_process_that_waits_too_long_is_told_who_is_busy(path: Path, wo
 
 
 def test_other_calls_of_the_thread_wait_too_while_one_runs_elsewhere(
-    path: Path, world: World
+    path: Place, world: World
 ) -> None:
     pid = fork(lambda: resume(path, world, during=lambda: world.wait_for("let go")))
     world.wait_for("paid 1")
@@ -169,7 +174,7 @@ def test_other_calls_of_the_thread_wait_too_while_one_runs_elsewhere(
     assert wait(pid) == 0
 
 
-def test_a_process_that_was_killed_is_dead_at_once(path: Path, world: World) -> None:
+def test_a_process_that_was_killed_is_dead_at_once(path: Place, world: World) -> None:
     pid = fork(lambda: resume(path, world, during=lambda: time.sleep(60)))
     world.wait_for("paid 1")
     os.kill(pid, signal.SIGKILL)
@@ -182,7 +187,7 @@ def test_a_process_that_was_killed_is_dead_at_once(path: Path, world: World) -> 
     assert world.lines() == ["paid 1"]
 
 
-def test_a_call_that_takes_longer_than_its_lease_keeps_it(path: Path, world: World) -> None:
+def test_a_call_that_takes_longer_than_its_lease_keeps_it(path: Place, world: World) -> None:
     def worker() -> None:
         resume(path, world, elsewhere=True, lease=0.4, during=lambda: time.sleep(1.6))
 
@@ -194,7 +199,7 @@ def test_a_call_that_takes_longer_than_its_lease_keeps_it(path: Path, world: Wor
     assert world.lines() == ["paid 1"]
 
 
-def test_a_zombie_of_another_machine_writes_nothing(path: Path, world: World) -> None:
+def test_a_zombie_of_another_machine_writes_nothing(path: Place, world: World) -> None:
     def zombie() -> None:
         with pytest.raises(LostOwnership):
             resume(
@@ -225,7 +230,7 @@ def test_a_zombie_of_another_machine_writes_nothing(path: Path, world: World) ->
 
 
 def test_an_external_call_of_a_zombie_is_asked_about_and_its_late_end_is_refused(
-    path: Path, world: World
+    path: Place, world: World
 ) -> None:
     def zombie() -> None:
         with pytest.raises(LostOwnership):
@@ -254,7 +259,7 @@ def test_an_external_call_of_a_zombie_is_asked_about_and_its_late_end_is_refused
         assert (entry.state, entry.result.content) == ("succeeded", "seen at the bank")
 
 
-def test_a_forked_child_does_not_hold_its_parents_lease(path: Path, world: World) -> None:
+def test_a_forked_child_does_not_hold_its_parents_lease(path: Place, world: World) -> None:
     """With the very saver of its parent, whose calls it must wait for."""
     with opened(path, lease_wait=0.2) as saver:
         agent = graph(saver, world)
@@ -276,7 +281,7 @@ def test_a_forked_child_does_not_hold_its_parents_lease(path: Path, world: World
     assert world.lines() == ["paid 1"]
 
 
-def test_a_forked_child_is_a_process_of_its_own(path: Path, world: World) -> None:
+def test_a_forked_child_is_a_process_of_its_own(path: Place, world: World) -> None:
     """It must not take its parent's running calls for its own."""
     with opened(path) as saver:
 

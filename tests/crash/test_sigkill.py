@@ -15,6 +15,7 @@ from building import Thread, assert_running, config, fork, kill
 from campaign import ALL_NAMES, Campaign, Log, assert_sound, legacy_operations, visible, work
 from conftest import KEY, make_cipher
 from langgraph.checkpoint.sqlite import SqliteSaver
+from serving import fresh_address
 
 from langgraph_resilient import ResilientSaver
 from langgraph_resilient.maintenance import migrate
@@ -39,10 +40,11 @@ def kill_at_random(pid: int, log: Log, dice: random.Random) -> None:
     kill(pid)
 
 
-def survive_kills(path: Path, seed: int, rounds: int, options: Any, *, legacy: bool) -> None:
-    """Kill a worker ``rounds`` times on one file and check the file after each time."""
+def survive_kills(
+    path: Path | str, log: Log, seed: int, rounds: int, options: Any, *, legacy: bool
+) -> None:
+    """Kill a worker ``rounds`` times on one database and check it after each time."""
     dice = random.Random(seed)
-    log = Log(str(path) + ".log")
     open_saver = partial(ResilientSaver.from_conn_string, str(path))
     if legacy:
         with SqliteSaver.from_conn_string(str(path)) as old:
@@ -60,7 +62,9 @@ def survive_kills(path: Path, seed: int, rounds: int, options: Any, *, legacy: b
         start = settled(open_with_options, path, seed, max(start, done), begun, legacy)
 
 
-def settled(open_saver: Any, path: Path, seed: int, done: int, begun: int, legacy: bool) -> int:
+def settled(
+    open_saver: Any, path: Path | str, seed: int, done: int, begun: int, legacy: bool
+) -> int:
     """Check the file; the number of the operation from which the next worker goes on.
 
     An operation that was interrupted is finished here, so that the campaign stays what it is.
@@ -92,7 +96,13 @@ def test_acknowledged_operations_survive_sigkill(
 ) -> None:
     rounds = ROUNDS if options == "plain" else ROUNDS - 3
     seed = list(OPTIONS).index(options) * 100 + legacy
-    survive_kills(tmp_path / "agent.db", seed, rounds, OPTIONS[options], legacy=legacy)
+    log = Log(str(tmp_path / "log"))
+    survive_kills(tmp_path / "agent.db", log, seed, rounds, OPTIONS[options], legacy=legacy)
+
+
+def test_acknowledged_operations_on_a_server_survive_sigkill(tmp_path: Path) -> None:
+    log = Log(str(tmp_path / "log"))
+    survive_kills(fresh_address(), log, 1, ROUNDS - 2, OPTIONS["plain"], legacy=False)
 
 
 def write_in_threads(path: str, folder: Path) -> None:
@@ -113,11 +123,11 @@ def write_in_threads(path: str, folder: Path) -> None:
             worker.join()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_commits_shared_by_threads_survive_sigkill(tmp_path: Path, seed: int) -> None:
-    path = tmp_path / "agent.db"
+    path = fresh_address() if seed == 3 else str(tmp_path / "agent.db")
     logs = [Log(str(tmp_path / f"{k}.log")) for k in range(4)]
-    pid = fork(partial(write_in_threads, str(path), tmp_path))
+    pid = fork(partial(write_in_threads, path, tmp_path))
     kill_at_random(pid, logs[0], random.Random(seed))
     with ResilientSaver.from_conn_string(path) as saver:
         for k, log in enumerate(logs):
@@ -125,7 +135,7 @@ def test_commits_shared_by_threads_survive_sigkill(tmp_path: Path, seed: int) ->
             found = [item.checkpoint["channel_values"]["n"] for item in saver.list(config(f"t{k}"))]
             assert done <= len(found) <= begun
             assert found == list(range(len(found), 0, -1))
-        assert_sound(saver, str(path))
+        assert_sound(saver, path)
 
 
 @pytest.mark.campaign
@@ -133,4 +143,13 @@ def test_commits_shared_by_threads_survive_sigkill(tmp_path: Path, seed: int) ->
 @pytest.mark.parametrize("seed", range(30))
 def test_three_hundred_kills(tmp_path: Path, seed: int) -> None:
     name = list(OPTIONS)[seed % len(OPTIONS)]
-    survive_kills(tmp_path / "agent.db", 1000 + seed, 10, OPTIONS[name], legacy=bool(seed % 3 == 0))
+    log, legacy = Log(str(tmp_path / "log")), seed % 3 == 0
+    survive_kills(tmp_path / "agent.db", log, 1000 + seed, 10, OPTIONS[name], legacy=legacy)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("seed", range(8))
+def test_eighty_kills_on_a_server(tmp_path: Path, seed: int) -> None:
+    options, log = OPTIONS[list(OPTIONS)[seed % len(OPTIONS)]], Log(str(tmp_path / "log"))
+    survive_kills(fresh_address(), log, 2000 + seed, 10, options, legacy=False)

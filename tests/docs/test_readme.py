@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from serving import fresh_address
 
 REPOSITORY = Path(__file__).parents[2]
 README = REPOSITORY / "README.md"
@@ -48,6 +49,12 @@ def commands() -> list[list[str]]:
     lines = [line for body in blocks("bash") for line in body.splitlines()]
     words = [re.sub(r'"[^"]*"', "TEXT", line).split("#")[0].split() for line in lines]
     return [line for line in words if line and line[0] == "langgraph-resilient"]
+
+
+def on_a_server(block: str) -> str:
+    """A block that names a server, with the one that the tests have."""
+    found = re.search(r'"(postgresql://[^"]+)"', block)
+    return block if found is None else block.replace(found[1], fresh_address())
 
 
 def named(block: str) -> str | None:
@@ -100,7 +107,7 @@ def test_each_python_block_runs(number: int, tmp_path: Path) -> None:
     (tmp_path / "scripted.py").write_text(SCRIPTED)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     script = tmp_path / (named(block) or "block.py")
-    script.write_text(block.replace("from langchain.chat_models", "from scripted"))
+    script.write_text(on_a_server(block.replace("from langchain.chat_models", "from scripted")))
     tests = "\ndef test_" in block
     pytest_run = ["-m", "pytest", "-p", "no:asyncio", "-p", PLUGIN, script.name]
     done = run(pytest_run if tests else [script.name], tmp_path)

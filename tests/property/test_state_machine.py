@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from property.reference import Reference
+from serving import fresh_address
 
 from langgraph_resilient import ResilientSaver
 from langgraph_resilient.maintenance import verify
@@ -77,6 +78,7 @@ class SideBySide(RuleBasedStateMachine):
     @initialize(flavour=st.sampled_from(list(FLAVOURS)))
     def start(self, flavour: str) -> None:
         self.folder = tempfile.mkdtemp(prefix="resilient-")
+        self.place = self.new_place()
         self.options = FLAVOURS[flavour]
         self.model = Reference()
         self.stack = ExitStack()
@@ -84,8 +86,12 @@ class SideBySide(RuleBasedStateMachine):
         self.dirty = set(THREADS)
         self._open()
 
+    def new_place(self) -> Any:
+        """Where a database may be made."""
+        return Path(self.folder) / "agent.db"
+
     def _open(self) -> None:
-        opened = ResilientSaver.from_conn_string(Path(self.folder) / "agent.db", **self.options())
+        opened = ResilientSaver.from_conn_string(self.place, **self.options())
         self.saver = self.stack.enter_context(opened)
 
     def teardown(self) -> None:
@@ -267,3 +273,16 @@ TestSideBySide.settings = settings(max_examples=25, stateful_step_count=25, **CO
 @pytest.mark.timeout(3000)
 class TestSideBySideAtLength(SideBySide.TestCase):
     settings = settings(max_examples=600, stateful_step_count=50, **COMMON)
+
+
+class OnServer(SideBySide):
+    """The same on a PostgreSQL server."""
+
+    def new_place(self) -> Any:
+        return fresh_address()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3000)
+class TestSideBySideOnServer(OnServer.TestCase):
+    settings = settings(max_examples=100, stateful_step_count=30, **COMMON)

@@ -24,7 +24,8 @@ from langgraph_resilient.errors import (
 )
 from langgraph_resilient.options import Options
 from langgraph_resilient.store.failures import Conflict, translated
-from langgraph_resilient.store.sqlite import Session, SqliteDatabase
+from langgraph_resilient.store.session import Session
+from langgraph_resilient.store.sqlite import SqliteDatabase
 from langgraph_resilient.store.target import Target
 
 Work = Callable[[Session], Any]
@@ -366,7 +367,7 @@ def test_a_connection_string_leads_to(text: Any, name: str, path: str | None, si
     assert found.path == (None if path is None else Path(path))
 
 
-@pytest.mark.parametrize("text", ["postgresql://user@host/db", "mysql://x", b"agent.db"])
+@pytest.mark.parametrize("text", ["postgresql+psycopg://user@host/db", "mysql://x", b"agent.db"])
 def test_other_connection_strings_are_refused_without_showing_a_password(text: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Target.parse(text)
