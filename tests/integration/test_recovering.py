@@ -17,6 +17,7 @@ from building import fork, in_child, kill, wait
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
+from serving import fresh_address
 
 from langgraph_resilient import (
     Cipher,
@@ -36,6 +37,12 @@ from langgraph_resilient.maintenance import rekey, verify
 from langgraph_resilient.records import Owner
 
 Step = Callable[[MessagesState], dict]
+
+
+@pytest.fixture(params=["file", "postgres"])
+def db_path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new file, or a new schema on a server."""
+    return str(tmp_path / "agent.db") if request.param == "file" else fresh_address()
 
 
 @pytest.fixture
