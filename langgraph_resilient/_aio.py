@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
@@ -58,6 +58,17 @@ def in_task() -> bool:
 async def pause(seconds: float) -> None:
     """Nothing, for some seconds."""
     await asyncio.sleep(seconds)
+
+
+async def at_once(begin: Sequence[Callable[[], Awaitable[T]]], limit: int) -> list[T]:
+    """What some coroutines give, in their order; so many of them run at a time."""
+    gate = asyncio.Semaphore(limit)
+
+    async def one(function: Callable[[], Awaitable[T]]) -> T:
+        async with gate:
+            return await function()
+
+    return list(await asyncio.gather(*(one(function) for function in begin)))
 
 
 class TaskAhead(Generic[T]):

@@ -236,7 +236,8 @@ def lease_place(thread: int, epoch: int, expires: int) -> bytes:
 def sealed_lease(sealer: Sealer, thread: int, lease: Lease) -> bytes:
     """The bytes of a lease's last column."""
     owner = lease.owner
-    frame = pack([owner.boot, owner.host, owner.pid, owner.started])
+    tried = [lease.attempted, lease.attempts] if lease.attempts else []
+    frame = pack([owner.boot, owner.host, owner.pid, owner.started, *tried])
     return sealer.seal(lease_place(thread, lease.epoch, lease.expires), frame)
 
 
@@ -251,7 +252,9 @@ def read_lease(session: Session, sealer: Sealer, thread: int) -> Lease | None:
         return None
     epoch, expires, stored = row
     try:
-        owner = _owner(unpacked(sealer.open(lease_place(thread, epoch, expires), stored)))
+        found = unpacked(sealer.open(lease_place(thread, epoch, expires), stored))
+        owner, tried = _owner(found[:4]), found[4:]
+        attempted, attempts = tried or (b"", 0)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise DataCorrupt(f"the lease of thread number {thread} is damaged: {error}") from None
-    return Lease(epoch=epoch, expires=expires, owner=owner)
+    return Lease(epoch=epoch, expires=expires, owner=owner, attempted=attempted, attempts=attempts)

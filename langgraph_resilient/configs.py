@@ -172,6 +172,15 @@ def _same(found: Any, wanted: Any) -> bool:
         return False
 
 
+def is_root(config: RunnableConfig) -> bool:
+    """Whether a graph that runs with this config, on a thread, is no part of another one's run."""
+    configurable = config.get("configurable") or {}
+    inner = ("__pregel_task_id", "__pregel_checkpointer")
+    return configurable.get("thread_id") is not None and not any(
+        name in configurable for name in inner
+    )
+
+
 def begins_run(config: RunnableConfig) -> bool:
     """Whether a graph's run begins by reading with this config: not a task's, not a user's look."""
     configurable = config.get("configurable") or {}

@@ -7,6 +7,8 @@ This module imports nothing of the package.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from langgraph.errors import GraphBubbleUp
 
 
@@ -193,6 +195,21 @@ class RunDiverged(JournalError, RuntimeError):
 
 class NoSaver(CallRefused, RuntimeError):
     """A recorded tool ran in a graph without a `ResilientSaver`."""
+
+
+# --- resume guard ---------------------------------------------------------------------------
+
+
+class EnvironmentChanged(ResilientError, RuntimeError):
+    """A stopped run must not go on: what it relied on has changed. Nothing of it was run.
+
+    Attributes:
+        changes: what has changed, each a `langgraph_resilient.Change`.
+    """
+
+    def __init__(self, message: str, *, changes: Sequence[object] = ()):
+        super().__init__(message)
+        self.changes = tuple(changes)
 
 
 # --- demo -----------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from langgraph_resilient import configs, legacy
+from langgraph_resilient.codec import envelope
 from langgraph_resilient.codec.keys import pack_name, unpack_name
 from langgraph_resilient.codec.types import TypePolicy
 from langgraph_resilient.engine import Engine
@@ -42,6 +44,23 @@ def adopt(engine: Engine, thread_id: str, serde: UserSerde | None = None) -> Non
         legacy.adopt(engine, thread_id, serde)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """What a checkpoint says besides its contents.
+
+    Attributes:
+        versions: of its channels.
+        seen: by node, the versions that it has seen.
+        channels: those that hold a value.
+        values: of the channels that were asked for.
+    """
+
+    versions: Mapping[str, Any]
+    seen: Mapping[str, Mapping[str, Any]]
+    channels: frozenset[str]
+    values: Mapping[str, Any]
+
+
 def get(engine: Engine, reading: Reading, spot: configs.Spot) -> Snapshot | None:
     """The checkpoint at a spot, or the newest one there."""
     epoch = engine.epoch
@@ -69,6 +88,45 @@ def get(engine: Engine, reading: Reading, spot: configs.Spot) -> Snapshot | None
         if restorer.series:
             _prime(engine, namespace, restorer, snapshot, epoch)
         return snapshot
+
+
+def outline(
+    engine: Engine, reading: Reading, thread_id: str, *, whole: Collection[str] = ()
+) -> Outline | None:
+    """The newest checkpoint of a thread's root graph without its contents; None where it is not so easy.
+
+    Args:
+        engine: lends database and codec.
+        reading: how values are restored.
+        thread_id: the thread.
+        whole: channels whose values are wanted all the same.
+
+    Raises:
+        DataCorrupt: it is damaged.
+    """
+    with engine.reading(few=True) as session:
+        thread = rows.find_thread(session, engine.sealer, thread_id)
+        if thread is None:
+            return None
+        namespace = rows.find_namespace(session, engine.sealer, thread, "")
+        if namespace is None:
+            return None
+        if engine.protected:
+            rows.check_tally(session, namespace, thread_id, engine.key)
+        row = rows.head_of(session, engine.sealer, namespace, thread_id)
+        if row is None:
+            return None
+        restorer = reading.restorer(engine, session, thread)
+        tree = restorer.envelope(row)
+        if tree[0] & envelope.WALKED:
+            return None
+        values = tree[envelope.VALUES]
+        return Outline(
+            versions=tree[envelope.VERSIONS],
+            seen=tree[envelope.SEEN],
+            channels=frozenset(values),
+            values={k: restorer.value(row, k, values[k]) for k in whole if k in values},
+        )
 
 
 def _prime(

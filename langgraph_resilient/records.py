@@ -250,11 +250,16 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Who runs the calls of a thread, since which change of owner, until when (ms since 1970)."""
+    """Who runs the calls of a thread, since which change of owner, until when (ms since 1970).
+
+    `attempts` counts how often `recover` has gone on from the checkpoint `attempted`.
+    """
 
     epoch: int
     expires: int
     owner: Owner
+    attempted: bytes = b""
+    attempts: int = 0
 
 
 # --- the journal of model calls -----------------------------------------------------------------

@@ -63,6 +63,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+ENVIRONMENT = "resilient_environment"
+"""Key of a checkpoint's metadata under which a guarded graph says what it was made of."""
+
+
 class ResilientSaver(Views, BaseCheckpointSaver[Any]):
     """A drop-in for ``SqliteSaver`` and ``AsyncSqliteSaver``: compressed and crash-safe.
 
@@ -81,6 +85,9 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
     Promises: when `put` or `put_writes` returned, the data survives kill -9 (and with
     ``synchronous="FULL"``, the default, a power cut). A failed call leaves nothing behind.
     """
+
+    environment: Callable[[str], Mapping[str, Any]] | None = None
+    """Gives what is noted with each checkpoint of a thread, in the copy that a guarded graph has."""
 
     def __init__(
         self,
@@ -343,11 +350,14 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
             StorageError: the database could not store it.
         """
         spot = configs.spot(config)
+        told = configs.metadata(config, metadata)
+        if self.environment is not None:
+            told[ENVIRONMENT] = self.environment(spot.thread_id)
         given = Checkpointed(
             thread_id=spot.thread_id,
             checkpoint_ns=spot.checkpoint_ns,
             checkpoint=checkpoint,
-            metadata=configs.metadata(config, metadata),
+            metadata=told,
             parent=spot.checkpoint_id,
         )
         if self._holder is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -30,7 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """One hash seed for all processes that collect tests, so that they agree on every test's id.
 
     The processes that tests start go on with seeds of their own: what is stored must not depend on it.
+    And Ctrl-C, which tests send, reaches them also where this process was started in the background of
+    a shell, which lets its children ignore it.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         os.environ.pop("PYTHONHASHSEED", None)
     else:

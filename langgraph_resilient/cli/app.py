@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from langgraph_resilient import maintenance
+from langgraph_resilient.cli import recovery
 from langgraph_resilient.cli.checkpoints import (
     channel_infos,
     checkpoint_info,
@@ -319,4 +320,5 @@ def export(
     print_report(report, as_json)
 
 
+recovery.register(app)
 register(app)

@@ -22,7 +22,7 @@ _KNOWN: Final = (
     "id",
 )
 PARTS: Final = 10
-METADATA, VALUES, EXTRA, FOLDED = 3, 7, 8, 9
+METADATA, VERSIONS, SEEN, VALUES, EXTRA, FOLDED = 3, 4, 5, 7, 8, 9
 """Positions in the list; FOLDED is the history that a pruned delta channel is rebuilt from."""
 WALKED: Final = 1 << 15
 """Set in the first part when the parts of `WALKABLE` are packed trees of their own."""

@@ -103,7 +103,7 @@ class Book(Lookup):
     ):
         super().__init__(engine, reading, clock, owner)
         self._shortcut = Shortcut(engine)
-        self._renewer = flights.Renewer(lambda: engine.scope, engine.options.lease / 3, self.renew)
+        self.renewer = flights.Renewer(lambda: engine.scope, engine.options.lease / 3, self.renew)
         self.replays: deque[tuple[str, str, str]] = deque(maxlen=_REPLAYS)
         """Calls that were answered from the ledger in this process: thread, tool, key."""
 
@@ -155,7 +155,7 @@ class Book(Lookup):
             raise
         record = replace(record, call=number[0])
         flights.assign(self.engine.scope, key, record.home)
-        self._renewer.ensure()
+        self.renewer.ensure()
         return Entered(decision=Decision.START, record=record, begun=True)
 
     def _begin_quickly(self, call: Invocation, key: bytes) -> Entered | None:
@@ -179,7 +179,7 @@ class Book(Lookup):
         if not number:
             return None
         flights.assign(self.engine.scope, key, thread)
-        self._renewer.ensure()
+        self.renewer.ensure()
         if number != record.call:  # its place was taken by a call with a similar key
             record = replace(record, call=number)
         return Entered(decision=Decision.START, record=record, begun=True)
@@ -254,7 +254,7 @@ class Book(Lookup):
             if call.effect is Effect.EXTERNAL and call.asked is not None:
                 self._check_durable(session, draft, call.asked)
             seen = session.one("lease", thread)
-        mine, write = self._lease(lease)
+        mine, write = self.lease(lease)
         if not write and seen is not None:
             self._shortcut.remember(thread, seen)
         record = self._begun(draft, call, key, found.record, mine.epoch)
@@ -285,10 +285,10 @@ class Book(Lookup):
             lease = calls.read_lease(session, self.engine.sealer, thread)
             if lease is not None and self._is_busy(session, thread, lease):
                 raise ThreadHeld(lease.owner)
-        mine, write = self._lease(lease)
+        mine, write = self.lease(lease)
         if write:
-            draft.then(self._leasing(thread, mine, lease))
-        self._renewer.ensure()
+            draft.then(self.leasing(thread, mine, lease))
+        self.renewer.ensure()
 
     def _check_durable(self, session: Session, draft: Draft, asked: Asked) -> None:
         """The checkpoint that asked for an external call must be stored before it starts."""
@@ -308,7 +308,7 @@ class Book(Lookup):
             )
         raise _Otherwise(Entered(decision=Decision.WAIT, record=None, reason="checkpoint"))
 
-    def _lease(self, lease: Lease | None) -> tuple[Lease, bool]:
+    def lease(self, lease: Lease | None) -> tuple[Lease, bool]:
         """The lease this process has after beginning a call, and whether it must be written."""
         me, now = self._owner(), int(self._clock() * 1000)
         period = int(self.engine.options.lease * 1000)
@@ -316,8 +316,9 @@ class Book(Lookup):
             if lease.expires - now > period // 2:
                 return lease, False
             return replace(lease, expires=now + period), True
-        epoch = 1 if lease is None else lease.epoch + 1
-        return Lease(epoch=epoch, expires=now + period, owner=me), True
+        if lease is not None:
+            return replace(lease, epoch=lease.epoch + 1, expires=now + period, owner=me), True
+        return Lease(epoch=1, expires=now + period, owner=me), True
 
     def _begun(
         self, draft: Draft, call: Invocation, key: bytes, old: CallRecord | None, epoch: int
@@ -498,7 +499,7 @@ class Book(Lookup):
         """A beginning: the row, and the lease if that changes."""
         thread, key = draft.state.number, record.key
         if lease is not None:
-            draft.then(self._leasing(thread, lease, before))
+            draft.then(self.leasing(thread, lease, before))
         if old is not None:
             draft.then(self._updating(draft, record, old, record.epoch, _changed))
             return [old.call]
@@ -519,9 +520,8 @@ class Book(Lookup):
         draft.then(insert)
         return number
 
-    def _leasing(
-        self, thread: int, lease: Lease, before: Lease | None
-    ) -> Callable[[Session], None]:
+    def leasing(self, thread: int, lease: Lease, before: Lease | None) -> Callable[[Session], None]:
+        """What stores a lease, unless the thread has changed its owner meanwhile."""
         stored = calls.sealed_lease(self.engine.sealer, thread, lease)
         self._shortcut.remember(thread, (lease.epoch, lease.expires, stored))
 
@@ -576,7 +576,7 @@ class Book(Lookup):
                 lease = calls.read_lease(session, self.engine.sealer, thread)
                 if lease is not None and lease.owner == me:
                     new = replace(lease, expires=expires)
-                    self._leasing(thread, new, lease)(session)
+                    self.leasing(thread, new, lease)(session)
 
         self.engine.db.write(work)
 

@@ -60,6 +60,14 @@ class Lookup:
         self._clock = clock
         self._owner = owner
 
+    def me(self) -> Owner:
+        """Who this process is."""
+        return self._owner()
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._clock()
+
     def find(self, session: Session, name: CallName, key: bytes) -> CallRecord | None:
         """A call by its name, whose key the caller has."""
         if name.everywhere:

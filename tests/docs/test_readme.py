@@ -149,11 +149,24 @@ with ResilientSaver.from_conn_string("secret.db", cipher=Cipher(key)) as saver:
 """
 
 
+AGENTS = """
+from langgraph.graph import START, MessagesState, StateGraph
+
+builder = StateGraph(MessagesState)
+builder.add_node("model", lambda state: {})
+builder.add_node("tools", lambda state: {})
+builder.add_edge(START, "model")
+builder.add_edge("model", "tools")
+graph = builder.compile()
+"""
+
+
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """A folder with a database whose thread 42 has a model call and an unknown tool call."""
     folder = tmp_path_factory.mktemp("bank")
     (folder / "scripted.py").write_text(SCRIPTED)
+    (folder / "agents.py").write_text(AGENTS)
     done = run(["-c", BANK], folder)
     assert done.returncode == 0, done.stderr
     key, version = done.stdout.split()
@@ -224,6 +237,7 @@ def test_files_and_modules_that_are_named_exist() -> None:
     places = (
         REPOSITORY,
         package,
+        package / "guard",
         package / "ledger",
         package / "testing",
         package / "integrations",

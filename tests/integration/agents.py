@@ -114,7 +114,7 @@ KINDS = ("agent", "node")
 USER = {"messages": [HumanMessage("go")]}
 
 
-def where(thread_id: str = "t", **more: Any) -> dict[str, Any]:
+def where(thread_id: Any = "t", **more: Any) -> dict[str, Any]:
     """A run config."""
     return {"configurable": {"thread_id": thread_id, **more}}
 

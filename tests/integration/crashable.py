@@ -16,7 +16,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from langgraph_resilient import ResilienceMiddleware, durable, effect, once, tool_node
+from langgraph_resilient import ResilienceMiddleware, durable, effect, guarded, once, tool_node
 from langgraph_resilient.testing import EffectLog, fault_point
 
 INPUT: Any = {"messages": [("user", "tell Ann")]}
@@ -72,6 +72,7 @@ class Factory:
         kind: its effect class.
         recorded: whether model and tool calls are.
         is_agent: whether ``create_agent`` makes the graph.
+        is_guarded: whether the graph is guarded.
         careless: whether the node that merges the pieces of an answer forgets none when it is told.
     """
 
@@ -81,8 +82,13 @@ class Factory:
     recorded: bool = True
     is_agent: bool = False
     careless: bool = False
+    is_guarded: bool = False
 
     def __call__(self, saver: Any) -> Any:
+        made = self._made(saver)
+        return guarded(made, on_change="raise") if self.is_guarded else made
+
+    def _made(self, saver: Any) -> Any:
         tool: BaseTool = StructuredTool.from_function(
             lambda to: getattr(self, f"_{self.body}")(to), name="mail", description="Mail."
         )

@@ -105,6 +105,15 @@ def test_coroutines_are_swept_too(log: EffectLog) -> None:
     assert {kill.durability for kill in report.kills} == {"async"}
 
 
+@pytest.mark.parametrize(
+    ("mode", "points"), [("invoke", None), ("ainvoke", ["put.*", "tool.*", "lease.*"])]
+)
+def test_a_guarded_graph_is_as_safe(log: EffectLog, mode: Any, points: Any) -> None:
+    factory = Factory(log=log, is_guarded=True)
+    report = assert_crash_safe(factory, INPUT, effects=log, mode=mode, points=points, most=1)
+    assert len(report.kills) > (5 if points else 15)
+
+
 @pytest.mark.parametrize("mode", ["stream", "astream"])
 def test_answers_of_an_agent_are_cut_in_the_middle(log: EffectLog, mode: Any) -> None:
     factory = Factory(log=log, is_agent=True)

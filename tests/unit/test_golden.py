@@ -203,7 +203,13 @@ def test_a_reader_of_an_older_file_sees_when_somebody_has_upgraded_it(
         check(reader, expected())
 
 
-@pytest.mark.parametrize(("version", "guard"), FILES)
+@pytest.mark.parametrize(
+    ("version", "guard"),
+    [
+        pytest.param(version, guard, marks=[pytest.mark.campaign] if guard != "plain" else [])
+        for version, guard in FILES
+    ],
+)
 def test_processes_that_upgrade_a_file_at_once(version: str, guard: str, tmp_path: Path) -> None:
     path = golden(version, guard, tmp_path)
     read, write = os.pipe()

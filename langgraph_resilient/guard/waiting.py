@@ -1,0 +1,101 @@
+"""What a stopped run was about to do, from what is stored of it.
+
+The graph of today cannot tell: a node that is gone is no task of it. So the nodes to run next are found
+in the checkpoint by the triggers that the environment of that time names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.types import Send
+
+from langgraph_resilient.guard.comparing import Asking, Waiting
+from langgraph_resilient.guard.environment import NESTED, Environment
+
+TASKS = "__pregel_tasks"
+
+
+def waiting_in(
+    found: CheckpointTuple, environment: Environment, values: Any = None, prefix: str = ""
+) -> Waiting:
+    """What one graph was about to do.
+
+    Args:
+        found: its newest checkpoint.
+        environment: that it was stored with.
+        values: its state, where that is not in the checkpoint itself (delta channels).
+        prefix: what the names of its nodes begin with, for a subgraph.
+    """
+    sends = list(_sends(found))
+    nodes = {*_triggered(found, environment, prefix), *(prefix + send.node for send in sends)}
+    held = [*_lists(found.checkpoint["channel_values"]), *_lists(values)]
+    calls = {call["id"]: call for messages in held for call in _unanswered(messages)}
+    for send in sends:
+        calls.update({call.get("id"): call for call in _sent(send.arg)})
+    asked = [
+        Asking(name=str(call.get("name")), arguments=call.get("args") or {})
+        for call in calls.values()
+    ]
+    return Waiting(nodes=frozenset(nodes), calls=tuple(asked))
+
+
+def together(parts: Iterable[Waiting]) -> Waiting:
+    """What several graphs were about to do."""
+    every = list(parts)
+    return Waiting(
+        nodes=frozenset().union(*(one.nodes for one in every)),
+        calls=tuple(call for one in every for call in one.calls),
+    )
+
+
+def _triggered(found: CheckpointTuple, environment: Environment, prefix: str) -> Iterator[str]:
+    """The nodes with a trigger that has been written since they last ran."""
+    checkpoint = found.checkpoint
+    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    for name, triggers in (environment["graph"].get("nodes") or {}).items():
+        inner = name.removeprefix(prefix)
+        if (prefix and inner == name) or NESTED in inner:
+            continue
+        seen = checkpoint["versions_seen"].get(inner) or {}
+        for channel in triggers:
+            version = versions.get(channel)
+            if version is not None and channel in values:
+                last = seen.get(channel)
+                if last is None or version > last:  # type: ignore[operator]
+                    yield name
+                    break
+
+
+def _sends(found: CheckpointTuple) -> Iterator[Send]:
+    held = found.checkpoint["channel_values"].get(TASKS)
+    for item in held if isinstance(held, (list, tuple)) else ():
+        if isinstance(item, Send):
+            yield item
+
+
+def _lists(values: Any) -> Iterator[list[Any]]:
+    if isinstance(values, Mapping):
+        yield from (item for item in values.values() if isinstance(item, list))
+
+
+def _unanswered(items: list[Any]) -> Iterator[Mapping[str, Any]]:
+    """The tool calls of the newest AI message of a list that no tool message answers."""
+    answered: set[str] = set()
+    for item in reversed(items):
+        if isinstance(item, ToolMessage):
+            answered.add(item.tool_call_id)
+        elif isinstance(item, AIMessage):
+            yield from (call for call in item.tool_calls if call["id"] not in answered)
+            return
+
+
+def _sent(arg: Any) -> Iterator[Mapping[str, Any]]:
+    """The tool calls that a ``Send`` carries, in one of the shapes that tool nodes take."""
+    given = arg.get("tool_call") if isinstance(arg, Mapping) and "tool_call" in arg else arg
+    for item in given if isinstance(given, list) else [given]:
+        if isinstance(item, Mapping) and item.get("type") == "tool_call":
+            yield item
