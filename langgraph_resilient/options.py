@@ -49,7 +49,7 @@ class Options:
     """What a user may tune. Sizes are bytes and times are seconds unless a name says otherwise."""
 
     synchronous: Synchronous = "FULL"
-    """SQLite's durability: FULL survives a power cut, NORMAL survives kill -9 only."""
+    """Durability: FULL survives a power cut, NORMAL survives kill -9 only (PostgreSQL: of a client)."""
     busy_timeout: float = 30.0
     """How long to wait for another process that holds the database before `DatabaseLocked`."""
     page_size: int = 4096

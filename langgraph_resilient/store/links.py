@@ -88,7 +88,11 @@ class Address:
                 "postgresql://user:password@host:5432/database?option=value, in which special "
                 "characters of a password are percent-encoded"
             )
-        self._given = make_conninfo("", **{**_DEFAULTS, **given})
+        defaults = dict(_DEFAULTS)
+        if "," in (given.get("host") or given.get("hostaddr") or ""):
+            # Readers must see what was written: all connections go to the one that writes.
+            defaults["target_session_attrs"] = "primary"
+        self._given = make_conninfo("", **{**defaults, **given})
         named = given.get("dbname") or given.get("user") or given.get("service") or "(default)"
         self.where = f"PostgreSQL database {named} on {given.get('host') or 'the default host'}"
 

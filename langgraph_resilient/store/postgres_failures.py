@@ -101,9 +101,14 @@ _TRANSLATIONS: tuple[tuple[tuple[str, ...], Callable[[str], Exception], str], ..
         "the database must have the encoding UTF8 to hold any name",
     ),
     (
-        ("XX", "58"),
+        ("XX001", "XX002", "58P01"),
         DatabaseCorrupt,
         "run `langgraph-resilient verify` and restore a backup, or export what is readable",
+    ),
+    (
+        ("58",),
+        DatabaseUnreachable,
+        "the server has trouble with its disk or system; its log says more",
     ),
     (
         ("08", "57P"),

@@ -14,6 +14,7 @@ import pytest
 from conftest import SaverFactory, combinations
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
+from serving import server_address
 
 CAPABILITIES = 8
 TESTS = 81
@@ -22,6 +23,8 @@ TESTS = 81
 @pytest.mark.parametrize("kind", combinations())
 def test_all_of_the_conformance_suite_passes(kind: tuple[str, str], tmp_path: Path) -> None:
     folders = iter(range(1000))
+    if kind[0] == "postgres":
+        server_address()  # skips where there is none; the suite would take that for a failure
 
     @checkpointer_test(name="-".join(kind))
     async def fresh() -> AsyncGenerator[BaseCheckpointSaver, None]:

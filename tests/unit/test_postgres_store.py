@@ -450,6 +450,17 @@ def test_an_address_names_database_and_host_only() -> None:
     assert saver._engine.db.where == "PostgreSQL database shop on example"
 
 
+def test_with_more_than_one_host_all_connections_go_to_the_primary() -> None:
+    from langgraph_resilient.store.links import Address
+
+    assert "target_session_attrs=primary" in Address("postgresql://a,b/shop")._given
+    assert (
+        "target_session_attrs=any"
+        in Address("postgresql://a,b/shop?target_session_attrs=any")._given
+    )
+    assert "target_session_attrs" not in Address("postgresql://a/shop")._given
+
+
 CODES = {
     "23505": Conflict,
     "40P01": DatabaseLocked,
@@ -466,6 +477,8 @@ CODES = {
     "22P05": ValueRefused,
     "54000": ValueRefused,
     "XX001": DatabaseCorrupt,
+    "XX000": StorageError,
+    "58030": DatabaseUnreachable,
     "57014": StorageError,
     "42601": StorageError,
 }
