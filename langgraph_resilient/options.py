@@ -90,6 +90,11 @@ class Options:
     """How long an external tool call waits for the checkpoint that asked for it to be stored,
     before `NotDurable`."""
 
+    single_writer: bool = False
+    """Fences plain checkpoints, too: a run takes its thread when it begins, and a process that lost the
+    thread to another one since stores nothing of its run any more (`LostOwnership`). Costs a commit when
+    a thread changes its process."""
+
     policy: Callable[[Any], bool] | None = None
     """Which checkpoints are stored (see `langgraph_resilient.policy`); None stores all."""
 

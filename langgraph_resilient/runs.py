@@ -21,6 +21,8 @@ class Runs:
         self._used: OrderedDict[str, dict[int, bytes]] = OrderedDict()
         self._tasks: OrderedDict[str, dict[int, bytes]] = OrderedDict()
         self._heads: OrderedDict[str, bytes] = OrderedDict()
+        self._epochs: dict[str, int] = {}
+        """By thread: the epoch under which its run has it, where writers are fenced."""
         self._inside: set[bytes] = set()
         """Keys of tool calls under way inside which models were asked."""
 
@@ -41,6 +43,19 @@ class Runs:
     def head_of(self, thread_id: str) -> bytes | None:
         """Where the thread's run began; None when no run of it is known here."""
         return self._heads.get(thread_id)
+
+    def take(self, thread_id: str, epoch: int | None) -> None:
+        """A run has its thread under this epoch; None: a new run is about to take it."""
+        with self._lock:
+            self._epochs.pop(thread_id, None)
+            if epoch is not None:
+                self._epochs[thread_id] = epoch
+                while len(self._epochs) > _THREADS:
+                    del self._epochs[next(iter(self._epochs))]
+
+    def epoch_of(self, thread_id: str) -> int | None:
+        """The epoch under which the thread's run has it; None where writers are not fenced."""
+        return self._epochs.get(thread_id)
 
     def root_of(self, thread_id: str, call: int) -> bytes | None:
         """The root checkpoint under which this run made or gave back a call; None if it did not."""

@@ -51,6 +51,7 @@ from langgraph_resilient.draft import Draft
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.errors import ConfigurationError, UnknownOutcome
 from langgraph_resilient.holding import Checkpointed, Holder, Writes, held_tuple
+from langgraph_resilient.ledger.fence import fence
 from langgraph_resilient.options import Options
 from langgraph_resilient.records import Snapshot
 from langgraph_resilient.serde import ResilientSerde
@@ -266,6 +267,7 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         Raises:
             DataCorrupt: it is there but damaged; damage never reads as absence.
         """
+        self._take(config)
         found = self._found(config)
         versions.note(found)
         return found
@@ -371,6 +373,7 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         def build(draft: Draft) -> None:
             name = given.checkpoint_ns
             parts = (given.checkpoint, given.metadata, given.parent, self._user_serde())
+            fence(draft)
             if recording.put(draft, name, *parts) and given.skipped:
                 draft.count_skipped(name, given.skipped)
 
@@ -400,12 +403,11 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
             self._store_writes(*place, given)
 
     def _store_writes(self, thread_id: str, checkpoint_ns: str, id: str, given: Writes) -> None:
-        self._engine.change(
-            thread_id,
-            lambda draft: recording.put_writes(
-                draft, checkpoint_ns, id, *given, self._user_serde()
-            ),
-        )
+        def build(draft: Draft) -> None:
+            fence(draft)
+            recording.put_writes(draft, checkpoint_ns, id, *given, self._user_serde())
+
+        self._engine.change(thread_id, build)
 
     def _keep(self, thread_id: str | None = None) -> None:
         """Store what a policy holds back, so that all of a thread can be worked on."""
@@ -497,6 +499,8 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple`, for coroutines."""
+        if self._takes(config):
+            await self._engine.waiting.run(partial(self._take, config))
         found = await self._hop(partial(self._found, config))
         versions.note(found)  # not on the other thread, whose context is a copy
         return found

@@ -7,7 +7,9 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from langgraph_resilient import lifetimes, listing
+from langchain_core.runnables import RunnableConfig
+
+from langgraph_resilient import configs, lifetimes, listing
 from langgraph_resilient.engine import Engine
 from langgraph_resilient.holding import Counts, Holder
 from langgraph_resilient.journal import Journal, JournalBook
@@ -49,6 +51,23 @@ class Views:
             found = (self, Journal(JournalBook(self.ledger.book, self._reading_now)))
             self._journal = found
         return found[1]
+
+    def _takes(self, config: RunnableConfig) -> bool:
+        """Whether a run begins with this config that takes its thread."""
+        return self._engine.options.single_writer and configs.begins_run(config)
+
+    def _take(self, config: RunnableConfig) -> None:
+        """Where writers are fenced, a run that begins makes its thread this process's.
+
+        Raises:
+            ThreadBusy: another live process runs calls of it, for longer than ``lease_wait``.
+        """
+        if not self._takes(config):
+            return
+        thread_id = str(config["configurable"]["thread_id"])
+        self._engine.runs.take(thread_id, None)
+        claim = partial(self._engine.change, thread_id, self.ledger.book.claim)
+        self._engine.runs.take(thread_id, self.journal.book.patiently(thread_id, claim))
 
     @property
     def snapshots(self) -> Counts:

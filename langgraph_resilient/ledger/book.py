@@ -22,7 +22,7 @@ from langgraph_resilient.errors import (
     LostOwnership,
     ValueRefused,
 )
-from langgraph_resilient.ledger import flights
+from langgraph_resilient.ledger import fence, flights
 from langgraph_resilient.ledger.decision import Decision, Standing, decide
 from langgraph_resilient.ledger.forms import forms
 from langgraph_resilient.ledger.invocation import Asked, Invocation
@@ -254,6 +254,7 @@ class Book(Lookup):
             if call.effect is Effect.EXTERNAL and call.asked is not None:
                 self._check_durable(session, draft, call.asked)
             seen = session.one("lease", thread)
+        fence.check_held(self.engine, draft.state.thread_id, lease, self._owner())
         mine, write = self.lease(lease)
         if not write and seen is not None:
             self._shortcut.remember(thread, seen)
@@ -274,8 +275,8 @@ class Book(Lookup):
             for record in self.open_records(session, *bounds)
         )
 
-    def claim(self, draft: Draft) -> None:
-        """Make the draft's thread this process's, with the draft.
+    def claim(self, draft: Draft) -> int:
+        """Make the draft's thread this process's, with the draft; the epoch of its lease.
 
         Raises:
             ThreadHeld: another live process runs tool calls or model calls of it.
@@ -285,10 +286,12 @@ class Book(Lookup):
             lease = calls.read_lease(session, self.engine.sealer, thread)
             if lease is not None and self._is_busy(session, thread, lease):
                 raise ThreadHeld(lease.owner)
+        fence.check_held(self.engine, draft.state.thread_id, lease, self._owner())
         mine, write = self.lease(lease)
         if write:
             draft.then(self.leasing(thread, mine, lease))
         self.renewer.ensure()
+        return mine.epoch
 
     def _check_durable(self, session: Session, draft: Draft, asked: Asked) -> None:
         """The checkpoint that asked for an external call must be stored before it starts."""

@@ -36,6 +36,7 @@ class Tenure:
 
     def begin(self) -> None:
         """A run begins. Where another process is running calls of the thread, they will wait for it."""
+        self._book.engine.runs.take(self._thread_id, None)
         self._flies = flights.take_off(self._book.engine.scope, self._key)
         try:
             number = self._book.engine.change(self._thread_id, self._claimed)
@@ -59,6 +60,7 @@ class Tenure:
         Raises:
             ThreadHeld: a live process has it.
         """
+        self._book.engine.runs.take(self._thread_id, None)
         scope = self._book.engine.scope
         if not flights.take_off(scope, self._key):
             raise ThreadHeld(self._book.me())

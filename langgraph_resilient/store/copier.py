@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from langgraph_resilient.errors import ResilientError
+from langgraph_resilient.store.forking import keep_apart
 
 _IDLE = 0.05
 """Seconds without a commit after which the log is emptied and cut."""
@@ -26,6 +27,9 @@ class WalCopier:
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]):
         self._connect = connect
+        self._copying = threading.Lock()
+        """Held while the log is copied, which locks the file."""
+        keep_apart(self._copying)
         self._commits = 0
         self._watching = False
         self._wake = threading.Event()
@@ -74,5 +78,5 @@ class WalCopier:
                 return
         # A commit from here on wakes the thread again; one just before is seen next time.
         self._watching = False
-        with suppress(sqlite3.OperationalError):  # busy: after the next commit, then
+        with self._copying, suppress(sqlite3.OperationalError):  # busy: after the next commit, then
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

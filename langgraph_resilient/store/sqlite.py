@@ -26,6 +26,7 @@ from langgraph_resilient.store import queries
 from langgraph_resilient.store.committing import PATIENCE, Database, Pending, do
 from langgraph_resilient.store.copier import WalCopier
 from langgraph_resilient.store.failures import DRIVER_ERRORS, translated
+from langgraph_resilient.store.forking import keep_apart
 from langgraph_resilient.store.session import Row, Session
 from langgraph_resilient.store.target import Target, create_private, refuse_stump
 
@@ -152,6 +153,7 @@ class SqliteDatabase(Database):
         connection: sqlite3.Connection | None = None,
     ):
         super().__init__(target, options)
+        keep_apart(self.lock)
         self.own = connection is None
         self._sql = queries.load()
         self._given = connection
