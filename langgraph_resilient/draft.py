@@ -410,9 +410,12 @@ class Draft:
             self._count(session)
 
     def _store_blobs(self, session: Session) -> None:
+        if not self._blobs:
+            return
         try:
-            for blob in self._blobs:
-                session.many("blob_insert", rows.parts_of(*blob))
+            # All at once: on a server that is one message.
+            parts = (part for blob in self._blobs for part in rows.parts_of(*blob))
+            session.many("blob_insert", parts)
         except Conflict:
             # Somebody stored one of these contents first: learn where, then do the draft again.
             # Those of this draft are found, too, but they are about to be rolled back.

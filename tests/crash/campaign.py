@@ -57,7 +57,7 @@ class Operation:
 
     def apply(self, saver: BaseCheckpointSaver) -> None:
         if self.name == "migrate":
-            if isinstance(saver, ResilientSaver):
+            if isinstance(saver, ResilientSaver) and saver._engine.db.is_file:
                 migrate(saver)
             return
         getattr(saver, self.name)(*self.arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from building import Thread, config, fork, wait
+from building import Thread, config, fork, in_child, wait
 from cutting import line_to
 from serving import fresh_address
 
@@ -155,6 +156,32 @@ def test_a_writer_that_waits_too_long_is_told(saver: ResilientSaver, address: st
         saver._engine.db.write(work)
         Thread(other).put({"x": 1})
         assert values(saver) == {"x": 1}
+
+
+def test_ctrl_c_while_another_writer_is_waited_for_leaves_the_saver_sound(address: str) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def body() -> None:
+        with ResilientSaver.from_conn_string(address) as saver:
+            with ResilientSaver.from_conn_string(address) as other:
+                thread, held, free = Thread(saver), threading.Event(), threading.Event()
+                saver.setup()
+                other.setup()
+                work = [lambda _: (held.set(), free.wait())]
+                writer = threading.Thread(target=other._engine.db.write, args=work)
+                writer.start()
+                held.wait()
+                signal.signal(signal.SIGALRM, interrupt)
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                with pytest.raises(KeyboardInterrupt):
+                    thread.put({"x": 1})
+                free.set()
+                writer.join()
+                thread.put({"x": 2})
+                assert values(saver) == {"x": 2}
+
+    assert in_child(body) == 0
 
 
 def test_a_process_that_stands_still_in_a_transaction_gives_way(
