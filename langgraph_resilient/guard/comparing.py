@@ -6,7 +6,7 @@ is: a node that is gone matters to a run that was about to enter it, and to no o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -66,12 +66,23 @@ class Waiting:
     """What a stopped run was about to do.
 
     Attributes:
-        nodes: that were to run next, those inside subgraphs as ``parent|child``.
+        nodes: that it still needs, those inside subgraphs as ``parent|child``.
+        triggers: by node, the channels that have triggered it.
         calls: tool calls that wait for their results.
     """
 
     nodes: frozenset[str] = frozenset()
+    triggers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     calls: tuple[Asking, ...] = ()
+
+    def lost(self, name: str, triggers: Collection[str] | None) -> str:
+        """Why a graph with these triggers of a node (None: without it) would not run it; or nothing."""
+        if name not in self.nodes:
+            return ""
+        if triggers is None:
+            return "the stopped run still needs it"
+        fired = self.triggers.get(name, frozenset())
+        return "" if fired <= set(triggers) else "what triggers it in the stopped run is gone"
 
 
 def compare(
@@ -103,9 +114,8 @@ def _structure(
 ) -> Iterator[Change]:
     old, new = recorded.get("graph") or {}, current.get("graph") or {}
     for change in _plain("node", old.get("nodes"), new.get("nodes")):
-        gone = change.current is None and change.name in waiting.nodes
-        reason = "it was to run next" if gone else ""
-        yield _with(change, serious=gone, reason=reason)
+        reason = waiting.lost(change.name, change.current)
+        yield _with(change, serious=bool(reason), reason=reason)
     before, after = set(old.get("edges") or ()), set(new.get("edges") or ())
     for edge in sorted(before | after):
         if (edge in before) != (edge in after):

@@ -13,7 +13,7 @@ from langgraph.types import Interrupt, StateSnapshot
 from langgraph_resilient import configs, listing
 from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.errors import ConfigurationError, DataCorrupt
-from langgraph_resilient.guard.comparing import Change
+from langgraph_resilient.guard.comparing import Change, Waiting
 from langgraph_resilient.guard.guarding import Guard, environment_in, guard_of
 from langgraph_resilient.guard.waiting import TASKS, waiting_in
 from langgraph_resilient.ledger.tenure import standing_of
@@ -174,8 +174,10 @@ def _next(graph: Any, found: CheckpointTuple, state: StateSnapshot) -> tuple[str
     nodes = set((recorded.get("graph") or {}).get("nodes") or ()) - {"__start__"}
     if recorded and not nodes & set(graph.nodes):
         return ()  # a thread of another graph
-    gone = waiting_in(found, recorded).nodes - set(graph.nodes) if recorded else frozenset()
-    return (*state.next, *sorted(gone))
+    waiting = waiting_in(found, recorded) if recorded else Waiting()
+    triggers = {name: node.triggers for name, node in graph.nodes.items()}
+    gone = {name for name in waiting.nodes if waiting.lost(name, triggers.get(name))}
+    return (*state.next, *sorted(gone - set(state.next)))
 
 
 def _waits(graph: Any, found: CheckpointTuple, state: StateSnapshot) -> bool:

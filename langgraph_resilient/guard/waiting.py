@@ -31,7 +31,8 @@ def waiting_in(
         prefix: what the names of its nodes begin with, for a subgraph.
     """
     sends = list(_sends(found))
-    nodes = {*_triggered(found, environment, prefix), *(prefix + send.node for send in sends)}
+    triggers = _triggered(found, environment, prefix)
+    nodes = {*triggers, *(prefix + send.node for send in sends)}
     held = [*_lists(found.checkpoint["channel_values"]), *_lists(values)]
     calls = {call["id"]: call for messages in held for call in _unanswered(messages)}
     for send in sends:
@@ -40,7 +41,7 @@ def waiting_in(
         Asking(name=str(call.get("name")), arguments=call.get("args") or {})
         for call in calls.values()
     ]
-    return Waiting(nodes=frozenset(nodes), calls=tuple(asked))
+    return Waiting(nodes=frozenset(nodes), triggers=triggers, calls=tuple(asked))
 
 
 def together(parts: Iterable[Waiting]) -> Waiting:
@@ -48,33 +49,39 @@ def together(parts: Iterable[Waiting]) -> Waiting:
     every = list(parts)
     return Waiting(
         nodes=frozenset().union(*(one.nodes for one in every)),
+        triggers={name: fired for one in every for name, fired in one.triggers.items()},
         calls=tuple(call for one in every for call in one.calls),
     )
 
 
-def _triggered(found: CheckpointTuple, environment: Environment, prefix: str) -> Iterator[str]:
-    """The nodes with a trigger that has been written since they last ran."""
+def _triggered(
+    found: CheckpointTuple, environment: Environment, prefix: str
+) -> dict[str, frozenset[str]]:
+    """The nodes that were triggered since they last ran, or by tasks of the stopped step, and by what."""
     checkpoint = found.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    written = {channel for _, channel, _ in found.pending_writes or ()}
+    every: dict[str, frozenset[str]] = {}
     for name, triggers in (environment["graph"].get("nodes") or {}).items():
         inner = name.removeprefix(prefix)
         if (prefix and inner == name) or NESTED in inner:
             continue
         seen = checkpoint["versions_seen"].get(inner) or {}
-        for channel in triggers:
-            version = versions.get(channel)
-            if version is not None and channel in values:
-                last = seen.get(channel)
-                if last is None or version > last:  # type: ignore[operator]
-                    yield name
-                    break
+        new = {c for c in triggers if c in values and _is_new(versions.get(c), seen.get(c))}
+        if fired := frozenset(new | written.intersection(triggers)):
+            every[name] = fired
+    return every
+
+
+def _is_new(version: Any, seen: Any) -> bool:
+    return version is not None and (seen is None or version > seen)
 
 
 def _sends(found: CheckpointTuple) -> Iterator[Send]:
+    """The tasks of the stopped step that were sent, and those that it has sent itself."""
     held = found.checkpoint["channel_values"].get(TASKS)
-    for item in held if isinstance(held, (list, tuple)) else ():
-        if isinstance(item, Send):
-            yield item
+    yield from held if isinstance(held, (list, tuple)) else ()
+    yield from (item for _, name, item in found.pending_writes or () if name == TASKS)
 
 
 def _lists(values: Any) -> Iterator[list[Any]]:

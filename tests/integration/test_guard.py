@@ -23,6 +23,7 @@ from langgraph_resilient import (
     ResilientSaver,
     guarded,
     tool_node,
+    unfinished,
 )
 
 
@@ -88,7 +89,7 @@ def test_a_run_whose_next_node_is_gone_asks_before_it_goes_on(
 
     state = run(mode, guarded(changed))
     asked = question(state)
-    assert "node 'b' is gone (it was to run next)" in asked.value["message"]
+    assert "node 'b' is gone (the stopped run still needs it)" in asked.value["message"]
     assert list(state) == ["__interrupt__"]
     assert question(run(mode, guarded(changed))).id == asked.id  # wherever it is asked
     restored = guarded(line("a", "b").compile(checkpointer=saver))
@@ -105,7 +106,7 @@ def test_an_answer_lets_it_go_on_and_is_noted(saver: ResilientSaver, mode: str) 
     assert run(mode, graph, command)["said"] == ["input", "a", "c"]
 
     noted = graph.get_state(where()).metadata["resilient_environment"]["accepted"]
-    assert noted == {**answer, "changes": ["node 'b' is gone (it was to run next)"]}
+    assert noted == {**answer, "changes": ["node 'b' is gone (the stopped run still needs it)"]}
     assert run(mode, graph)["said"] == ["input", "a", "c"]  # and is not asked again
 
 
@@ -160,6 +161,49 @@ def test_a_send_to_a_node_that_is_gone_is_noticed(saver: ResilientSaver) -> None
     graph = guarded(builder("toil", failing=False).compile(checkpointer=saver), on_change="raise")
     with pytest.raises(EnvironmentChanged, match="node 'work' is gone"):
         graph.invoke(None, where())
+
+
+def test_a_node_that_a_finished_sibling_leads_to_is_needed_too(saver: ResilientSaver) -> None:
+    def builder(name: str, failing: bool) -> StateGraph:
+        def fails(_: State) -> dict:
+            if failing:
+                raise Down
+            return {}
+
+        made = StateGraph(State)
+        made.add_node("quick", lambda _: {"said": ["quick"]})
+        made.add_node("slow", fails)
+        made.add_node(name, lambda _: {"said": [name]})
+        made.add_edge(START, "quick")
+        made.add_edge(START, "slow")
+        made.add_edge("quick", name)
+        return made
+
+    stop_before(saver, builder("after", failing=True))
+    assert unfinished(builder("after", failing=False).compile(), saver)[0].next == ("slow",)
+    graph = guarded(builder("later", failing=False).compile(checkpointer=saver), on_change="raise")
+    with pytest.raises(EnvironmentChanged, match="node 'after' is gone"):
+        graph.invoke(None, where())
+
+
+def test_a_join_of_other_nodes_would_never_come_about(saver: ResilientSaver) -> None:
+    def builder(*joined: str, failing: str = "") -> StateGraph:
+        made = line("a", "b", failing=failing)
+        made.edges.clear()
+        for name in joined:
+            if name not in made.nodes:
+                made.add_node(name, lambda _: {"said": ["more"]})
+            made.add_edge(START, name)
+        made.add_node("end", lambda _: {"said": ["end"]})
+        made.add_edge(list(joined), "end")
+        return made
+
+    stop_before(saver, builder("a", "b", failing="b"))
+    graph = guarded(builder("a", "b", "c").compile(checkpointer=saver), on_change="raise")
+    with pytest.raises(EnvironmentChanged, match=r"node 'end' is triggered otherwise \(what tr"):
+        graph.invoke(None, where())
+    same = guarded(builder("a", "b").compile(checkpointer=saver), on_change="raise")
+    assert sorted(same.invoke(None, where())["said"]) == ["a", "b", "end", "input"]
 
 
 def test_a_node_that_is_gone_inside_a_subgraph_is_noticed(saver: ResilientSaver) -> None:

@@ -67,6 +67,16 @@ def test_a_node_that_is_gone_is_serious_when_it_was_to_run(waiting: set, serious
     assert found == [("node", "b", serious)]
 
 
+@pytest.mark.parametrize(("fired", "serious"), [("join:a+c:b", True), ("branch:to:b", False)])
+def test_a_node_that_is_triggered_otherwise_is_serious_when_its_trigger_is_gone(
+    fired: str, serious: bool
+) -> None:
+    old = {"nodes": {**NODES, "b": ["branch:to:b", "join:a+c:b"]}}
+    new = {"nodes": {**NODES, "b": ["branch:to:b", "join:a+c+d:b"]}}
+    waiting = Waiting(nodes=frozenset({"b"}), triggers={"b": frozenset({fired})})
+    assert changes(old, new, waiting) == [("node", "b", serious)]
+
+
 def test_a_tool_that_is_gone_is_serious_when_a_call_of_it_waits() -> None:
     old = {"tools": {"search": "1", "mail": "2"}}
     assert changes(old, {}, Waiting(calls=(Asking(name="mail"),))) == [
@@ -101,8 +111,14 @@ def test_another_reducer_is_told_and_not_serious() -> None:
     [
         (Change(kind="node", name="a", current=[]), "node 'a' is new"),
         (
-            Change(kind="node", name="a", recorded=[], serious=True, reason="it was to run next"),
-            "node 'a' is gone (it was to run next)",
+            Change(
+                kind="node",
+                name="a",
+                recorded=[],
+                serious=True,
+                reason="the stopped run still needs it",
+            ),
+            "node 'a' is gone (the stopped run still needs it)",
         ),
         (Change(kind="package", name="p", recorded="1", current="2"), "package 'p' was 1, is 2"),
         (
