@@ -15,13 +15,13 @@ from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.errors import ConfigurationError, DataCorrupt
 from langgraph_resilient.guard.comparing import Change, Waiting
 from langgraph_resilient.guard.guarding import Guard, environment_in, guard_of
-from langgraph_resilient.guard.waiting import TASKS, waiting_in
+from langgraph_resilient.guard.waiting import JOIN, TASKS, waiting_in
 from langgraph_resilient.ledger.tenure import standing_of
 from langgraph_resilient.maintenance.given import engine_of
 from langgraph_resilient.maintenance.inventory import old_threads
 from langgraph_resilient.saver import ResilientSaver
 
-_BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
+_BRANCH, _START = "branch:to:", "__start__"
 logger = logging.getLogger(__name__)
 
 
@@ -158,7 +158,7 @@ def _is_done(graph: Any, thread_id: str) -> bool:
     found = listing.outline(saver._engine, saver._reader(), thread_id, whole=(TASKS,))
     if found is None or not any(name.startswith(_BRANCH) for name in found.versions):
         return False  # of a graph with triggers of another kind
-    if found.values.get(TASKS) or any(name.startswith(_JOIN) for name in found.channels):
+    if found.values.get(TASKS) or any(name.startswith(JOIN) for name in found.channels):
         return False
     for name in found.channels:
         if name == _START or name.startswith(_BRANCH):

@@ -16,7 +16,7 @@ from langgraph.types import Send
 from langgraph_resilient.guard.comparing import Asking, Waiting
 from langgraph_resilient.guard.environment import NESTED, Environment
 
-TASKS = "__pregel_tasks"
+TASKS, JOIN = "__pregel_tasks", "join:"
 
 
 def waiting_in(
@@ -33,6 +33,9 @@ def waiting_in(
     sends = list(_sends(found))
     triggers = _triggered(found, environment, prefix)
     nodes = {*triggers, *(prefix + send.node for send in sends)}
+    if nodes:  # the run has not ended, so what has begun to be joined is waited for
+        triggers = _triggered(found, environment, prefix, begun=True)
+        nodes |= set(triggers)
     held = [*_lists(found.checkpoint["channel_values"]), *_lists(values)]
     calls = {call["id"]: call for messages in held for call in _unanswered(messages)}
     for send in sends:
@@ -55,22 +58,48 @@ def together(parts: Iterable[Waiting]) -> Waiting:
 
 
 def _triggered(
-    found: CheckpointTuple, environment: Environment, prefix: str
+    found: CheckpointTuple, environment: Environment, prefix: str, *, begun: bool = False
 ) -> dict[str, frozenset[str]]:
-    """The nodes that were triggered since they last ran, or by tasks of the stopped step, and by what."""
+    """The nodes that were triggered since they last ran, or by tasks of the stopped step, and by what.
+
+    Args:
+        found: see `waiting_in`, as are the next two.
+        environment: see there.
+        prefix: see there.
+        begun: whether a join counts for which only some of its nodes have ended.
+    """
     checkpoint = found.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-    written = {channel for _, channel, _ in found.pending_writes or ()}
+    written: dict[str, list[Any]] = {}
+    for _, channel, value in found.pending_writes or ():
+        written.setdefault(channel, []).append(value)
     every: dict[str, frozenset[str]] = {}
     for name, triggers in (environment["graph"].get("nodes") or {}).items():
         inner = name.removeprefix(prefix)
         if (prefix and inner == name) or NESTED in inner:
             continue
         seen = checkpoint["versions_seen"].get(inner) or {}
-        new = {c for c in triggers if c in values and _is_new(versions.get(c), seen.get(c))}
-        if fired := frozenset(new | written.intersection(triggers)):
+        fired = frozenset(
+            channel
+            for channel in triggers
+            if (channel in values and _is_new(versions.get(channel), seen.get(channel)))
+            or channel in written
+            if begun or _is_whole(channel, values.get(channel), written.get(channel, []))
+        )
+        if fired:
             every[name] = fired
     return every
+
+
+def _is_whole(channel: str, value: Any, written: list[Any]) -> bool:
+    """Whether a join has all its nodes, or will have them after the stopped step; others are whole."""
+    if not channel.startswith(JOIN):
+        return True
+    ended = (
+        value[0] if isinstance(value, tuple) else value
+    )  # with whether it has run, where deferred
+    wanted = channel.removeprefix(JOIN).rpartition(":")[0].split("+")
+    return len({*(ended or ()), *written}) >= len(wanted)
 
 
 def _is_new(version: Any, seen: Any) -> bool:

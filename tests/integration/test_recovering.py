@@ -385,3 +385,17 @@ def test_what_cannot_work_is_refused_in_words(saver: ResilientSaver) -> None:
         unfinished(graph.builder.compile())
     with pytest.raises(ConfigurationError, match="a compiled graph is needed"):
         unfinished("agent.db", saver)
+
+
+def test_a_join_that_never_came_about_leaves_nothing_to_do(saver: ResilientSaver) -> None:
+    def built(*joined: str) -> Any:
+        builder = StateGraph(MessagesState)
+        for name in ("a", "b", "end"):
+            builder.add_node(name, works)
+        builder.add_edge(START, "a")  # b is never run
+        builder.add_edge(list(joined), "end")
+        return guarded(builder.compile(checkpointer=saver))
+
+    built("a", "b").invoke({"messages": []}, where("a"))
+    assert unfinished(built("a", "b")) == []
+    assert unfinished(built("a")) == []
