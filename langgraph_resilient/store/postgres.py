@@ -174,7 +174,7 @@ class PostgresDatabase(Database):
         self._started = ""
         """When the server that the writer is connected to started."""
         self._begin = ""
-        self._reading = _READING + f";SET LOCAL lock_timeout = {self._wait}".encode()
+        self._reading = _READING + f";SET LOCAL lock_timeout = {int(self._wait)}".encode()
         self._server_time: tuple[float, float] | None = None
         """The server's time, and ours that never steps, at one moment."""
         self._readers: list[Link] = []
@@ -234,7 +234,7 @@ class PostgresDatabase(Database):
         setting = f"SET LOCAL synchronous_commit = {durability};" if durability else ""
         return (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
-            f"SET LOCAL lock_timeout = {self._wait};"
+            f"SET LOCAL lock_timeout = {int(self._wait)};"
             f"SET LOCAL idle_in_transaction_session_timeout = {int(still)};{setting}"
             f"SELECT pg_advisory_xact_lock({int(lock)});"
             "SELECT pg_current_xact_id()::text, extract(epoch FROM clock_timestamp())::float8"
