@@ -54,8 +54,16 @@ def make_serde(backend: str) -> Any:
     return EncryptedSerializer.from_pycryptodome_aes(key=KEY)
 
 
+LONG = ("test_notebooks.py", "test_benchmarks_smoke.py", "test_demo.py", "test_cli.py")
+"""Modules with tests of many seconds."""
+
+
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """What Python 3.10 cannot do is skipped there."""
+    """What Python 3.10 cannot do is skipped there; what takes long comes first.
+
+    Of two processes that share the tests, one would have nothing left to do at the end.
+    """
+    items.sort(key=lambda item: item.path.name not in LONG)
     untold = pytest.mark.skip(reason="LangGraph tells coroutines their graph from Python 3.11 on")
     for item in filter(is_untold, items):
         item.add_marker(untold)
