@@ -82,7 +82,8 @@ def recover(
         graph: the compiled graph.
         saver: has the threads; by default the graph's own.
         attempts: how often to try from one checkpoint; None: always.
-        concurrency: how many threads are gone on with at a time.
+        concurrency: how many threads are gone on with at a time; those that were tried before are
+            gone on with one by one, at the end.
         threads: these only.
         config: more of the config to run with, or a function that gives it for a thread's name.
         on_progress: called with each result, from the thread that made it.
@@ -97,13 +98,8 @@ def recover(
     """
     run = _Run(bound_to(graph, saver), attempts, concurrency, config, on_progress, arguments)
     found = unfinished(run.graph, threads=threads)
-    if concurrency == 1 or len(found) < 2:
-        return [drive(run.flow(one, run.graph.invoke)) for one in found]
-    with ThreadPoolExecutor(concurrency, thread_name_prefix="resilient-recover") as pool:
-        work = [
-            pool.submit(copy_context().run, drive, run.flow(one, run.graph.invoke)) for one in found
-        ]
-        return [one.result() for one in work]
+    ended = {one.thread_id: one for group in _groups(found) for one in _at_once(run, group)}
+    return [ended[one.thread_id] for one in found]
 
 
 async def arecover(
@@ -121,8 +117,31 @@ async def arecover(
     run = _Run(bound_to(graph, saver), attempts, concurrency, config, on_progress, arguments)
     found = await aunfinished(run.graph, threads=threads)
     offload = run.graph.checkpointer._engine.offload
-    flows = [partial(adrive, run.flow(one, run.graph.ainvoke), offload) for one in found]
-    return await at_once(flows, concurrency)
+    ended: dict[str, Recovery] = {}
+    for group in _groups(found):
+        flows = [partial(adrive, run.flow(one, run.graph.ainvoke), offload) for one in group]
+        ended.update({one.thread_id: one for one in await at_once(flows, concurrency)})
+    return [ended[one.thread_id] for one in found]
+
+
+def _at_once(run: _Run, group: list[Unfinished]) -> list[Recovery]:
+    pool = ThreadPoolExecutor(run.concurrency, thread_name_prefix="resilient-recover")
+    try:
+        flows = [run.flow(one, run.graph.invoke) for one in group]
+        work = [pool.submit(copy_context().run, drive, flow) for flow in flows]
+        return [each.result() for each in work]
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C: what runs ends, and no more is begun
+
+
+def _groups(found: list[Unfinished]) -> list[list[Unfinished]]:
+    """What is gone on with at the same time: all that have not been tried, then each other one alone.
+
+    The death of a process counts as an attempt for every thread that it was running. So one that kills it
+    every time would, in the end, have the others given up, too.
+    """
+    fresh = [one for one in found if not one.attempts]
+    return [fresh, *([one] for one in found if one.attempts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +156,9 @@ class _Run:
     arguments: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        for name in ("attempts", "concurrency"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+        attempts = 1 if self.attempts is None else self.attempts
+        for name, value in (("attempts", attempts), ("concurrency", self.concurrency)):
+            if not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"{name} is {value!r}; it is a number from 1 on")
 
     def flow(self, one: Unfinished, invoke: Callable[..., Any]) -> Flow[Recovery]:

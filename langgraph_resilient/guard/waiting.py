@@ -95,9 +95,8 @@ def _is_whole(channel: str, value: Any, written: list[Any]) -> bool:
     """Whether a join has all its nodes, or will have them after the stopped step; others are whole."""
     if not channel.startswith(JOIN):
         return True
-    ended = (
-        value[0] if isinstance(value, tuple) else value
-    )  # with whether it has run, where deferred
+    # A deferred join keeps a flag beside the names.
+    ended = value[0] if isinstance(value, tuple) else value
     wanted = channel.removeprefix(JOIN).rpartition(":")[0].split("+")
     return len({*(ended or ()), *written}) >= len(wanted)
 
@@ -109,8 +108,10 @@ def _is_new(version: Any, seen: Any) -> bool:
 def _sends(found: CheckpointTuple) -> Iterator[Send]:
     """The tasks of the stopped step that were sent, and those that it has sent itself."""
     held = found.checkpoint["channel_values"].get(TASKS)
-    yield from held if isinstance(held, (list, tuple)) else ()
-    yield from (item for _, name, item in found.pending_writes or () if name == TASKS)
+    sent = [item for _, name, item in found.pending_writes or () if name == TASKS]
+    for item in [*(held if isinstance(held, (list, tuple)) else ()), *sent]:
+        if isinstance(item, Send):
+            yield item
 
 
 def _lists(values: Any) -> Iterator[list[Any]]:

@@ -153,6 +153,28 @@ def test_a_thread_that_kills_its_process_is_given_up_in_the_end(db_path: str) ->
         assert outcomes(recover(graph, attempts=None)) == [("poison", "finished", 3)]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_thread_that_kills_its_process_takes_no_other_with_it(db_path: str, mode: str) -> None:
+    left_by(db_path, dies, "slow 1", "poison", "slow 2")
+
+    def some(state: MessagesState, config: RunnableConfig) -> dict:
+        if config["configurable"]["thread_id"] == "poison":
+            return dies(state)
+        time.sleep(0.2)  # long enough to be running when the process dies
+        return works(state)
+
+    def start() -> None:
+        with ResilientSaver.from_conn_string(db_path) as saver:
+            recovered(mode, made(saver, some), attempts=2)
+
+    ends = [in_child(start) for _ in range(4)]
+    assert ends[-1] == 0
+    with ResilientSaver.from_conn_string(db_path) as saver:
+        graph = made(saver, works)
+        assert [one.thread_id for one in unfinished(graph)] == ["poison"]
+        assert [last(graph, name) for name in ("slow 1", "slow 2")] == ["worked", "worked"]
+
+
 def test_attempts_count_anew_from_another_checkpoint(db_path: str) -> None:
     left_by(db_path, dies, "a")
     with ResilientSaver.from_conn_string(db_path) as saver:
