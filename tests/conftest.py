@@ -114,6 +114,13 @@ class SaverFactory:
             conn.close()
 
 
+def tried_now(names: Iterable[str], *chosen: str) -> list[Any]:
+    """Parameters of which only the chosen ones are tried in every run; the campaign tries all."""
+    return [
+        pytest.param(name, marks=[] if name in chosen else [pytest.mark.campaign]) for name in names
+    ]
+
+
 def combinations(guards: Iterable[str] = GUARDS) -> list[Any]:
     """Every backend with every guard; a server's guards but the first are tried by the campaign."""
     return [

@@ -21,7 +21,7 @@ from agmi.adapters.base import MemoryAdapter, Record
 from agmi.attacks.at_rest import ALL_AT_REST_ATTACKS, SnapshotRollbackAttack
 from agmi.attacks.base import Attack
 from building import Thread, config, facts
-from conftest import KEY, make_cipher
+from conftest import KEY, make_cipher, tried_now
 from journaling import answered, streaming
 from langchain_core.messages import AIMessageChunk, HumanMessage
 
@@ -33,10 +33,8 @@ GUARDS: dict[str, Callable[[], dict[str, Any]]] = {
     "cipher": lambda: {"cipher": make_cipher()},
     "both": lambda: {"cipher": make_cipher(), "integrity_key": KEY},
 }
-EDITED = [
-    pytest.param(guard, marks=[pytest.mark.campaign] if guard == "both" else []) for guard in GUARDS
-]
-"""Each row edited in each column takes long; two seals on it are tried by the campaign."""
+EDITED = tried_now(GUARDS, "integrity_key")
+"""Each row edited in each column takes long."""
 VICTIM, OTHER = "victim", "other"
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from building import Thread, config, facts
 from campaign import History, visible
-from conftest import KEY, make_cipher
+from conftest import KEY, make_cipher, tried_now
 from langchain_core.messages import AIMessage, HumanMessage
 from test_torn_files import copy_files, stopped, wait_until_done, writer
 
@@ -195,7 +195,7 @@ def flip_bits(world: World, folder: Path, per_page: int, seed: int) -> Verdicts:
     return verdicts
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", tried_now(OPTIONS, "plain", "sealed"))
 def test_a_flipped_bit_is_noticed(tmp_path: Path, options: str) -> None:
     world = build(tmp_path / "agent.db", OPTIONS[options]())
     verdicts = flip_bits(world, tmp_path / "hurt", 2, 1)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from calling import answer, call, make_unknown, run
+from conftest import tried_now
 from test_damage import OPTIONS, World, damaged, flip
 
 from langgraph_resilient import ResilientSaver
@@ -66,7 +67,7 @@ def check(world: World, path: Path, truth: dict[str, Any], counts: Counter[str])
     return wrong
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", tried_now(OPTIONS, "plain", "sealed"))
 def test_a_flipped_bit_is_noticed(tmp_path: Path, options: str) -> None:
     world = build(tmp_path / "agent.db", OPTIONS[options]())
     with ResilientSaver.from_conn_string(str(world.path), **world.options) as saver:

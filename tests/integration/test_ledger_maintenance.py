@@ -18,7 +18,7 @@ from calling import (
     make_unknown,
     run,
 )
-from conftest import KEY, make_cipher
+from conftest import KEY, make_cipher, tried_now
 from langchain_core.messages import HumanMessage
 
 from langgraph_resilient import Cipher, ResilientSaver
@@ -157,12 +157,10 @@ def test_a_finding_names_the_thread_and_the_call(filled: Path, guard: dict[str, 
     assert "run `langgraph-resilient verify`" not in finding.message
 
 
-@pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
-def test_a_damaged_call_is_never_taken_for_one_that_was_not_made(
-    tmp_path: Path, guard: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("name", tried_now(GUARDS, "plain", "cipher"))
+def test_a_damaged_call_is_never_taken_for_one_that_was_not_made(tmp_path: Path, name: str) -> None:
     """Whatever is altered in a row that can still be found: the body does not run."""
-    path = tmp_path / "agent.db"
+    path, guard = tmp_path / "agent.db", GUARDS[name]
     with ResilientSaver.from_conn_string(path, **guard) as saver:
         run(saver, call())
     whole = path.read_bytes()
