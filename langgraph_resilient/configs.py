@@ -181,11 +181,16 @@ def is_root(config: RunnableConfig) -> bool:
     )
 
 
+def in_run(config: RunnableConfig) -> bool:
+    """Whether a graph that runs uses this config, and not somebody who updates or looks at a thread."""
+    return "__pregel_runtime" in (config.get("configurable") or {})
+
+
 def begins_run(config: RunnableConfig) -> bool:
     """Whether a graph's run begins by reading with this config: not a task's, not a user's look."""
     configurable = config.get("configurable") or {}
     return (
-        "__pregel_runtime" in configurable
+        in_run(config)
         and "__pregel_task_id" not in configurable
         and not configurable.get("checkpoint_ns")
     )

@@ -34,6 +34,7 @@ class Checkpointed:
     Attributes:
         parent: id of the checkpoint it hangs on; of a stored one once it is stored.
         skipped: how many were skipped for good between the two when it is stored.
+        in_run: whether a run of the graph made it.
     """
 
     thread_id: str
@@ -42,6 +43,7 @@ class Checkpointed:
     metadata: Mapping[str, Any]
     parent: str | None
     skipped: int = 0
+    in_run: bool = True
 
 
 @dataclass(slots=True, kw_only=True)

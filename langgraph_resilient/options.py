@@ -92,8 +92,8 @@ class Options:
 
     single_writer: bool = False
     """Fences plain checkpoints, too: a run takes its thread when it begins, and a process that lost the
-    thread to another one since stores nothing of its run any more (`LostOwnership`). Costs a commit when
-    a thread changes its process."""
+    thread to another one since stores nothing of its run any more (`LostOwnership`). Updates are
+    no runs, and are not fenced. Costs one commit more a run, at most."""
 
     policy: Callable[[Any], bool] | None = None
     """Which checkpoints are stored (see `langgraph_resilient.policy`); None stores all."""

@@ -361,6 +361,7 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
             checkpoint=checkpoint,
             metadata=told,
             parent=spot.checkpoint_id,
+            in_run=configs.in_run(config),
         )
         if self._holder is None:
             self._store(given)
@@ -373,7 +374,8 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         def build(draft: Draft) -> None:
             name = given.checkpoint_ns
             parts = (given.checkpoint, given.metadata, given.parent, self._user_serde())
-            fence(draft)
+            if given.in_run:
+                fence(draft)
             if recording.put(draft, name, *parts) and given.skipped:
                 draft.count_skipped(name, given.skipped)
 
@@ -400,11 +402,14 @@ class ResilientSaver(Views, BaseCheckpointSaver[Any]):
         given = (writes, str(task_id), task_path)
         place = (spot.thread_id, spot.checkpoint_ns, spot.checkpoint_id)
         if self._holder is None or not self._holder.put_writes(*place, given):
-            self._store_writes(*place, given)
+            self._store_writes(*place, given, in_run=configs.in_run(config))
 
-    def _store_writes(self, thread_id: str, checkpoint_ns: str, id: str, given: Writes) -> None:
+    def _store_writes(
+        self, thread_id: str, checkpoint_ns: str, id: str, given: Writes, *, in_run: bool = True
+    ) -> None:
         def build(draft: Draft) -> None:
-            fence(draft)
+            if in_run:
+                fence(draft)
             recording.put_writes(draft, checkpoint_ns, id, *given, self._user_serde())
 
         self._engine.change(thread_id, build)

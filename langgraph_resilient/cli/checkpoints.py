@@ -11,11 +11,8 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from langgraph_resilient.errors import ValueRefused
+from langgraph_resilient.guard.waiting import next_nodes
 from langgraph_resilient.serde import ResilientSerde
-
-_BRANCH = "branch:to:"
-_START = "__start__"
-_TASKS = "__pregel_tasks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,29 +91,6 @@ def checkpoint_info(found: CheckpointTuple) -> CheckpointInfo:
         messages=sum(len(messages) for _, messages in _message_channels(found)),
         bytes=_state_bytes(found.checkpoint["channel_values"]),
     )
-
-
-def next_nodes(checkpoint: Mapping[str, Any]) -> list[str]:
-    """The nodes that are due, as far as a checkpoint tells without its graph.
-
-    A node is due when a channel that triggers it alone has a version that it has not seen, or
-    when a ``Send`` to it waits. Nodes that wait for several others at once are not recognised.
-    """
-    seen = checkpoint.get("versions_seen", {})
-    values = checkpoint.get("channel_values", {})
-    due = []
-    for channel, version in checkpoint.get("channel_versions", {}).items():
-        if channel == _START:
-            node = _START
-        elif channel.startswith(_BRANCH):
-            node = channel.removeprefix(_BRANCH)
-        else:
-            continue
-        known = seen.get(node, {}).get(channel)
-        if channel in values and (known is None or version > known):
-            due.append(node)
-    due += [str(task.node) for task in values.get(_TASKS) or () if hasattr(task, "node")]
-    return due
 
 
 def message_infos(found: CheckpointTuple, *, content: bool) -> list[MessageInfo]:

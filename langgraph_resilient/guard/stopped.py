@@ -15,13 +15,12 @@ from langgraph_resilient.codec.keys import pack_name
 from langgraph_resilient.errors import ConfigurationError, DataCorrupt
 from langgraph_resilient.guard.comparing import Change, Waiting
 from langgraph_resilient.guard.guarding import Guard, environment_in, guard_of
-from langgraph_resilient.guard.waiting import JOIN, TASKS, waiting_in
+from langgraph_resilient.guard.waiting import BRANCH, JOIN, TASKS, next_nodes, waiting_in
 from langgraph_resilient.ledger.tenure import standing_of
 from langgraph_resilient.maintenance.given import engine_of
 from langgraph_resilient.maintenance.inventory import old_threads
 from langgraph_resilient.saver import ResilientSaver
 
-_BRANCH, _START = "branch:to:", "__start__"
 logger = logging.getLogger(__name__)
 
 
@@ -132,8 +131,8 @@ def _look(graph: Any, thread_id: str) -> Iterator[Unfinished]:
     if looked is None:
         return
     found, state = looked
-    next_nodes = _next(graph, found, state)
-    if not next_nodes:
+    to_run = _next(graph, found, state)
+    if not to_run:
         return
     head = str(found.checkpoint["id"])
     holder, attempts = standing_of(graph.checkpointer.ledger.book, thread_id, pack_name(head))
@@ -141,7 +140,7 @@ def _look(graph: Any, thread_id: str) -> Iterator[Unfinished]:
     yield Unfinished(
         thread_id=thread_id,
         checkpoint_id=head,
-        next=next_nodes,
+        next=to_run,
         interrupts=tuple(state.interrupts),
         waits=_waits(graph, found, state),
         error="; ".join(str(task.error) for task in state.tasks if task.error),
@@ -156,16 +155,18 @@ def _is_done(graph: Any, thread_id: str) -> bool:
     """Whether it is plain, without the state, that nothing is left to do: no node's trigger is new."""
     saver: ResilientSaver = graph.checkpointer
     found = listing.outline(saver._engine, saver._reader(), thread_id, whole=(TASKS,))
-    if found is None or not any(name.startswith(_BRANCH) for name in found.versions):
+    if found is None or not any(name.startswith(BRANCH) for name in found.versions):
         return False  # of a graph with triggers of another kind
-    if found.values.get(TASKS) or any(name.startswith(JOIN) for name in found.channels):
+    if any(name.startswith(JOIN) for name in found.channels):
         return False
-    for name in found.channels:
-        if name == _START or name.startswith(_BRANCH):
-            last = (found.seen.get(name.removeprefix(_BRANCH)) or {}).get(name)
-            if last is None or found.versions[name] > last:
-                return False
-    return True
+    values = {**dict.fromkeys(found.channels), **found.values}
+    return not next_nodes(
+        {
+            "channel_versions": found.versions,
+            "versions_seen": found.seen,
+            "channel_values": values,
+        }
+    )
 
 
 def _next(graph: Any, found: CheckpointTuple, state: StateSnapshot) -> tuple[str, ...]:

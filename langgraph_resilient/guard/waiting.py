@@ -16,7 +16,7 @@ from langgraph.types import Send
 from langgraph_resilient.guard.comparing import Asking, Waiting
 from langgraph_resilient.guard.environment import NESTED, Environment
 
-TASKS, JOIN = "__pregel_tasks", "join:"
+START, TASKS, BRANCH, JOIN = "__start__", "__pregel_tasks", "branch:to:", "join:"
 
 
 def waiting_in(
@@ -45,6 +45,29 @@ def waiting_in(
         for call in calls.values()
     ]
     return Waiting(nodes=frozenset(nodes), triggers=triggers, calls=tuple(asked))
+
+
+def next_nodes(checkpoint: Mapping[str, Any]) -> list[str]:
+    """The nodes that are due, as far as a checkpoint tells without its graph.
+
+    A node is due when a channel that triggers it alone has a version that it has not seen, or
+    when a ``Send`` to it waits. Nodes that wait for several others at once are not recognised.
+    """
+    seen = checkpoint.get("versions_seen", {})
+    values = checkpoint.get("channel_values", {})
+    due = []
+    for channel, version in checkpoint.get("channel_versions", {}).items():
+        if channel == START:
+            node = START
+        elif channel.startswith(BRANCH):
+            node = channel.removeprefix(BRANCH)
+        else:
+            continue
+        known = seen.get(node, {}).get(channel)
+        if channel in values and (known is None or version > known):
+            due.append(node)
+    due += [str(task.node) for task in values.get(TASKS) or () if hasattr(task, "node")]
+    return due
 
 
 def together(parts: Iterable[Waiting]) -> Waiting:

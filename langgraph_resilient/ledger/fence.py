@@ -29,7 +29,7 @@ def fence(draft: Draft) -> None:
     thread_id, thread = draft.state.thread_id, draft.state.number
     epoch = draft.engine.runs.epoch_of(thread_id)
     if epoch is None:
-        return  # no run: an update, a copy
+        return  # writers are not fenced
 
     def step(session: Session) -> None:
         if session.one("lease_held", thread, epoch) is None:
@@ -40,6 +40,6 @@ def fence(draft: Draft) -> None:
 
 def _lost(thread_id: str) -> LostOwnership:
     return LostOwnership(
-        f"thread {thread_id!r}: another process began a run of it while this one was running; nothing "
-        "was stored. Look at the thread before you run it again here"
+        f"thread {thread_id!r}: another process began a run of it while this one was running, or it was "
+        "deleted; nothing was stored. Look at the thread before you run it again here"
     )

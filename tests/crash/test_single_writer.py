@@ -130,6 +130,20 @@ def test_the_one_that_lost_may_run_it_again(place: str, tmp_path: Path) -> None:
         assert said(saver)[-1] == "edited"
 
 
+def test_an_update_is_no_run_and_is_not_refused(place: str) -> None:
+    with opened(place, single_writer=True) as saver:
+        made = graph(saver, "mine")
+        made.invoke({"messages": [("user", "first")]}, THREAD)
+
+        def other() -> None:
+            with opened(place, single_writer=True) as there:
+                graph(there, "other").invoke({"messages": [("user", "second")]}, THREAD)
+
+        assert wait(fork(other)) == 0
+        made.update_state(THREAD, {"messages": [("user", "edited")]}, as_node="three")
+        assert said(saver)[-1] == "edited"
+
+
 def test_a_tool_of_the_one_that_lost_does_not_start(place: str) -> None:
     ran: list[str] = []
 
